@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestLogger(t *testing.T) {
+	var out bytes.Buffer
+	l, err := newLogger(&out, "json", "warn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Info("not yet")
+	l.level.Set(slog.LevelInfo)
+	l.With("conn", "A").Info("now")
+	if s := out.String(); strings.Contains(s, "not yet") || !strings.Contains(s, `"msg":"now","conn":"A"`) {
+		t.Errorf("logged %q", s)
+	}
+	if _, err := newLogger(&out, "xml", "info"); err == nil || !strings.Contains(err.Error(), `not "xml"`) {
+		t.Errorf("format xml: %v", err)
+	}
+	if _, err := newLogger(&out, "text", "loud"); err == nil || !strings.Contains(err.Error(), `not "loud"`) {
+		t.Errorf("level loud: %v", err)
+	}
+}
+
+// TestSettle shows which of flag and file holds, and that a reload forgets nothing
+// that a flag says.
+func TestSettle(t *testing.T) {
+	dir := t.TempDir()
+	write := func(text string) {
+		if err := os.WriteFile(filepath.Join(dir, "sandgate.toml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	given := Serve{place: place{State: dir}, Listen: ":1"}
+	write("listen = ':2'\nlog-level = 'warn'\n")
+	s := given
+	if _, err := s.settle(); err != nil || s.Listen != ":1" || s.LogLevel != "warn" || s.Drain != "5s" {
+		t.Errorf("%+v, %v", s, err)
+	}
+	write("verbose = true\nmax-image = '1G'\ndriver = 'docker'\n")
+	next := given
+	settings, err := next.settle()
+	if err != nil || next.LogLevel != "debug" {
+		t.Errorf("%+v, %v", next, err)
+	}
+	if got := (&running{Serve: &s}).restart(&next, settings); !slices.Equal(got, []string{"driver", "max-image"}) {
+		t.Errorf("restart for %q", got)
+	}
+}
+
+func TestParseDrain(t *testing.T) {
+	for s, ok := range map[string]bool{"0": true, "30s": true, "1h": true, "off": false, "-1s": false, "soon": false, "": false} {
+		if _, err := parseDrain(s); (err == nil) != ok {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+}
