@@ -29,6 +29,7 @@ func (d *Driver) Busy(_ context.Context, id sandbox.ID) (time.Duration, error) {
 	}
 	parents, busy := make(map[int]int), make(map[int]time.Duration)
 	ours := make(map[int]bool)
+	limit := time.Now().Add(identifyTimeout)
 	for _, dir := range dirs {
 		pid, err := strconv.Atoi(dir.Name())
 		if err != nil {
@@ -38,7 +39,7 @@ func (d *Driver) Busy(_ context.Context, id sandbox.ID) (time.Duration, error) {
 		if parents[pid], busy[pid], ok = processTimes(pid); !ok {
 			continue // it has ended
 		}
-		if name, i := identify(pid); i == id && (name == sentryName || name == goferName || name == natName) {
+		if name, i := identify(pid, limit); i == id && (name == sentryName || name == goferName || name == natName) {
 			ours[pid] = true
 		}
 	}

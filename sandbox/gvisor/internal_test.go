@@ -10,8 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -191,4 +193,49 @@ func TestGroupCount(t *testing.T) {
 	if got := groupCount(dir, "missing", "oom"); got != 0 {
 		t.Errorf("of no file: %d", got)
 	}
+}
+
+// A program is recognized from the moment its parent knows that it was started, when
+// the kernel does not have its arguments in place yet.
+func TestIdentifyAtOnce(t *testing.T) {
+	var busy sync.WaitGroup
+	stop := make(chan struct{})
+	for range 2 * runtime.NumCPU() { // makes the moment longer
+		busy.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+	}
+	defer busy.Wait()
+	defer close(stop)
+	for range 200 {
+		cmd := exec.Command("sleep", "1000")
+		cmd.Args = []string{natName, "1000"}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		name, id := identify(cmd.Process.Pid, time.Now().Add(time.Minute))
+		cmd.Process.Kill()
+		cmd.Wait()
+		if name != natName || id != "1000" {
+			t.Fatalf("identify: %q, %q", name, id)
+		}
+	}
+	// One that has ended and was not waited for has none, and will have none.
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if name, id := identify(cmd.Process.Pid, time.Now().Add(time.Hour)); name != "" || id != "" {
+		t.Errorf("identify an ended process: %q, %q", name, id)
+	}
+	cmd.Wait()
 }

@@ -117,15 +117,16 @@ func (d *Driver) findNetwork(e *entry) *process {
 	if e.Spec.Network != sandbox.NetworkFull {
 		return nil
 	}
-	dirs, err := os.ReadDir("/proc")
+	all, err := allProcesses()
 	if err != nil {
 		return nil
 	}
-	for _, dir := range dirs {
-		if pid, err := strconv.Atoi(dir.Name()); err == nil {
-			if p, err := d.openProcess(pid, natName, e.Spec.ID, nil); err == nil {
-				return p
-			}
+	for _, n := range all {
+		if n.name != natName || n.id != e.Spec.ID {
+			continue
+		}
+		if p, err := d.openProcess(n.pid, natName, e.Spec.ID, nil); err == nil {
+			return p
 		}
 	}
 	return nil

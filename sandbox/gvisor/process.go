@@ -51,7 +51,7 @@ func (d *Driver) openProcess(pid int, name string, id sandbox.ID, last func()) (
 	}
 	p := &process{fd: os.NewFile(uintptr(fd), "pidfd"), pid: pid, gone: make(chan struct{}), last: last}
 	// Only now, as the number could have been another's before.
-	if n, i := identify(pid); n != name || i != id {
+	if n, i := identify(pid, time.Now().Add(identifyTimeout)); n != name || i != id {
 		p.fd.Close()
 		return nil, os.ErrNotExist
 	}
@@ -150,15 +150,31 @@ func (p *process) kill() error {
 // release gives up the descriptor. The process goes on.
 func (p *process) release() { p.fd.Close() }
 
-// identify says what process pid calls itself and which sandbox it works for.
-func identify(pid int) (name string, id sandbox.ID) {
-	line, err := os.ReadFile(procFile(pid, "cmdline"))
-	if err != nil {
-		return "", ""
+// identify says what process pid calls itself and which sandbox it works for: two
+// empty strings if it has ended, or is one of the kernel's own. It waits until a
+// process that is just becoming another program, and has no arguments for a moment
+// though its parent has been told of its success, has them; but not beyond limit,
+// since there may be some that have taken theirs away.
+func identify(pid int, limit time.Time) (name string, id sandbox.ID) {
+	for {
+		line, err := os.ReadFile(procFile(pid, "cmdline"))
+		if err != nil {
+			return "", ""
+		}
+		if len(line) > 0 {
+			args := bytes.Split(bytes.TrimSuffix(line, []byte{0}), []byte{0})
+			return string(args[0]), sandbox.ID(args[len(args)-1])
+		}
+		if _, err := os.Readlink(procFile(pid, "exe")); err != nil || time.Now().After(limit) {
+			return "", ""
+		}
+		time.Sleep(time.Millisecond)
 	}
-	args := bytes.Split(bytes.TrimSuffix(line, []byte{0}), []byte{0})
-	return string(args[0]), sandbox.ID(args[len(args)-1])
 }
+
+// identifyTimeout is how long one call, or one look at all processes, waits for
+// those that have no arguments.
+const identifyTimeout = 200 * time.Millisecond
 
 func procFile(pid int, name string) string {
 	return filepath.Join("/proc", strconv.Itoa(pid), name)
@@ -202,9 +218,10 @@ func allProcesses() ([]named, error) {
 		return nil, err
 	}
 	var all []named
+	limit := time.Now().Add(identifyTimeout)
 	for _, dir := range dirs {
 		if pid, err := strconv.Atoi(dir.Name()); err == nil {
-			name, id := identify(pid)
+			name, id := identify(pid, limit)
 			all = append(all, named{pid, name, id})
 		}
 	}
