@@ -28,6 +28,7 @@ import (
 	"sandgate/gateway"
 	"sandgate/gateway/gatetest"
 	"sandgate/sandbox/image/imagetest"
+	"sandgate/sandbox/testneed"
 )
 
 func TestMain(m *testing.M) { os.Exit(gatetest.Main(m)) }
@@ -204,7 +205,7 @@ func need(ts *testscript.TestScript, neg bool, args []string) {
 			_, err = exec.LookPath(what)
 		}
 		switch {
-		case err != nil && gatetest.Require():
+		case err != nil && testneed.All():
 			ts.Fatalf("needs %s", what)
 		case err != nil:
 			storyOf(ts).t.Skip("needs " + what)
@@ -317,13 +318,7 @@ var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 // after the other in one shell with a home of its own. They use the gateway that
 // the README starts, at a free port.
 func TestReadme(t *testing.T) {
-	for _, name := range []string{"bash", "ssh", "ssh-keygen", "rsync", "curl", "git", "/usr/bin/python3"} {
-		if _, err := exec.LookPath(name); err != nil && gatetest.Require() {
-			t.Fatal("needs " + name)
-		} else if err != nil {
-			t.Skip("needs " + name)
-		}
-	}
+	testneed.Programs(t, "bash", "ssh", "ssh-keygen", "rsync", "curl", "git", "/usr/bin/python3")
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -486,20 +481,21 @@ func TestImports(t *testing.T) {
 		"sandgate/gateway/daemon":      "gateway gateway/packaging sandbox sandbox/docker sandbox/gvisor store",
 		"sandgate/gateway/packaging":   "",
 		"sandgate/gateway/demo":        "agent agent/scripted",
-		"sandgate/gateway/gatetest":    "",
+		"sandgate/gateway/gatetest":    "sandbox/testneed",
 		"sandgate/gateway/redact":      "",
 		"sandgate/sandbox":             "sandbox/guest store",
 		"sandgate/sandbox/gvisor":      "sandbox sandbox/guest sandbox/image sandbox/nat",
 		"sandgate/sandbox/image":       "sandbox",
 		"sandgate/sandbox/docker":      "sandbox sandbox/guest sandbox/nat",
 		"sandgate/sandbox/nat":         "",
-		"sandgate/sandbox/drivertest":  "sandbox sandbox/guest sandbox/guest/tool",
+		"sandgate/sandbox/drivertest":  "sandbox sandbox/guest sandbox/guest/tool sandbox/testneed",
 		"sandgate/sandbox/guest":       "sandbox/guest/files sandbox/guest/tool",
 		"sandgate/sandbox/guest/files": "",
 		"sandgate/sandbox/guest/tool":  "",
 		"sandgate/store":               "",
 
 		"sandgate/sandbox/image/imagetest": "",
+		"sandgate/sandbox/testneed":        "",
 	}
 	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...").Output()
 	if err != nil {

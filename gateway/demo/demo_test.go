@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sandgate/sandbox/testneed"
 )
 
 func TestReadPort(t *testing.T) {
@@ -115,10 +117,7 @@ func TestOutputIsFitForATerminal(t *testing.T) {
 // A child is in its parent's family, and is known to be gone once it is.
 func TestFamily(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
-		if os.Getenv("SANDGATE_TEST_REQUIRE") == "all" {
-			t.Fatal("needs /proc")
-		}
-		t.Skip("needs /proc")
+		testneed.Lacking(t, "/proc")
 	}
 	child := exec.Command("sleep", "1000")
 	if err := child.Start(); err != nil {

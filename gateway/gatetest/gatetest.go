@@ -18,10 +18,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-// Require reports whether a test that cannot run is a failure.
-func Require() bool { return os.Getenv("SANDGATE_TEST_REQUIRE") == "all" }
+	"sandgate/sandbox/testneed"
+)
 
 // Program builds sandgate once for all tests of a package, without C as gVisor needs
 // it, and returns its path.
@@ -82,13 +81,7 @@ func New(dir string) (*Gateway, error) {
 // where nothing may be skipped.
 func Run(t *testing.T) *Gateway {
 	t.Helper()
-	for _, name := range []string{"ssh", "ssh-keygen"} {
-		if _, err := exec.LookPath(name); err != nil && Require() {
-			t.Fatal("needs " + name)
-		} else if err != nil {
-			t.Skip("needs " + name)
-		}
-	}
+	testneed.Programs(t, "ssh", "ssh-keygen")
 	g, err := New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"sandgate/sandbox"
 	"sandgate/sandbox/docker"
 	"sandgate/sandbox/drivertest"
+	"sandgate/sandbox/testneed"
 )
 
 // program is what runs as the guest. It is not this test, since that may be linked
@@ -56,7 +57,7 @@ func theEngine(t testing.TB) engine {
 	t.Helper()
 	e := engine{os.Getenv("DOCKER_HOST")}
 	if e.host == "" {
-		drivertest.Skip(t, "a Docker engine, named by DOCKER_HOST; test.sh starts one")
+		testneed.Lacking(t, "a Docker engine, named by DOCKER_HOST; test.sh starts one")
 	}
 	imported.Do(func() { e.importImage(t) })
 	return e
@@ -68,7 +69,7 @@ var imported sync.Once
 func (e engine) importImage(t testing.TB) {
 	t.Helper()
 	if _, err := exec.LookPath("dpkg-query"); err != nil {
-		drivertest.Skip(t, "dpkg-query: the image is made of Debian's packages")
+		testneed.Lacking(t, "dpkg-query: the image is made of Debian's packages")
 	}
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(drivertest.HostRoot(w, "procps")) }()
@@ -175,7 +176,7 @@ func (e engine) state(t *testing.T) string {
 func (e engine) needsOurRuntime(t *testing.T) {
 	t.Helper()
 	if !strings.Contains(e.docker(t, "info", "--format", "{{json .Runtimes}}"), `"`+ourRuntime+`"`) {
-		drivertest.Skip(t, "an engine with our own runtime registered as "+ourRuntime+", as README.md says")
+		testneed.Lacking(t, "an engine with our own runtime registered as "+ourRuntime+", as README.md says")
 	}
 }
 

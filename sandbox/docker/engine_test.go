@@ -35,6 +35,7 @@ import (
 	"sandgate/sandbox"
 	"sandgate/sandbox/docker"
 	"sandgate/sandbox/drivertest"
+	"sandgate/sandbox/testneed"
 )
 
 func open(t *testing.T, cfg docker.Config) *docker.Driver {
@@ -333,7 +334,7 @@ func TestTLS(t *testing.T) {
 	e := theEngine(t)
 	path, ok := strings.CutPrefix(e.host, "unix://")
 	if !ok {
-		drivertest.Skip(t, "an engine on a unix socket, to put TLS before")
+		testneed.Lacking(t, "an engine on a unix socket, to put TLS before")
 	}
 	good, bad := certificates(t), certificates(t)
 	address := "tcp://" + serveTLS(t, good, path)

@@ -17,8 +17,8 @@ import (
 
 	"sandgate/sandbox"
 	"sandgate/sandbox/docker"
-	"sandgate/sandbox/drivertest"
 	"sandgate/sandbox/guest"
+	"sandgate/sandbox/testneed"
 	"sandgate/store"
 )
 
@@ -37,7 +37,7 @@ type daemon struct {
 func startDaemon(t *testing.T, flags ...string) *daemon {
 	t.Helper()
 	if _, err := exec.LookPath("dockerd"); err != nil || os.Geteuid() != 0 {
-		drivertest.Skip(t, "root and dockerd, to start an engine with")
+		testneed.Lacking(t, "root and dockerd, to start an engine with")
 	}
 	dir, err := os.MkdirTemp("", "sg-engine-") // short, for its sockets
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"sandgate/sandbox/docker"
 	"sandgate/sandbox/drivertest"
+	"sandgate/sandbox/testneed"
 )
 
 // TestPodman runs what depends on the engine on Podman, which has Docker's API.
@@ -30,7 +31,7 @@ func TestPodman(t *testing.T) {
 func startPodman(t *testing.T) engine {
 	t.Helper()
 	if _, err := exec.LookPath("podman"); err != nil || os.Geteuid() != 0 {
-		drivertest.Skip(t, "root and podman, to start an engine with")
+		testneed.Lacking(t, "root and podman, to start an engine with")
 	}
 	dir, err := os.MkdirTemp("", "sg-podman-") // short, for its sockets
 	if err != nil {

@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"sandgate/sandbox/drivertest"
+	"sandgate/sandbox/testneed"
 )
 
 func TestHostRoot(t *testing.T) {
 	if _, err := exec.LookPath("dpkg-query"); err != nil {
-		drivertest.Skip(t, "dpkg-query: an image is made of Debian's packages")
+		testneed.Lacking(t, "dpkg-query: an image is made of Debian's packages")
 	}
 	var b bytes.Buffer
 	if err := drivertest.HostRoot(&b, "procps"); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"sandgate/sandbox"
 	"sandgate/sandbox/guest"
+	"sandgate/sandbox/testneed"
 )
 
 // What a sandbox can see, and reach, of the host and of other sandboxes.
@@ -69,7 +70,7 @@ func testHostUntouched(t *testing.T, b *bench) {
 	}
 	before, err := os.Stat("/usr/bin/env")
 	if err != nil {
-		Skip(t, "the host has no /usr/bin/env")
+		testneed.Lacking(t, "/usr/bin/env")
 	}
 	sh.Run("sh", "-c", "echo broken >/usr/bin/env && chmod 600 /usr/bin/env")
 	after, err := os.Stat("/usr/bin/env")

@@ -13,6 +13,7 @@ import (
 
 	"sandgate/sandbox"
 	"sandgate/sandbox/guest"
+	"sandgate/sandbox/testneed"
 )
 
 // Sandboxes that stand still for a while.
@@ -247,7 +248,7 @@ func pauseChannels(t *testing.T, b *bench) {
 func pauseTmux(t *testing.T, b *bench) {
 	id, sh := b.start("tmux")
 	if code, _, _ := sh.Try("sh", "-c", "command -v tmux"); code != 0 {
-		Skip(t, "tmux on the host")
+		testneed.Lacking(t, "tmux on the host")
 	}
 	sh.Run("tmux", "new-session", "-d", "-s", "work", "n=0; while :; do n=$((n+1)); echo n=$n; sleep 0.05; done")
 	b.pause(id)

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/pkg/sftp"
+
+	"sandgate/sandbox/testneed"
 )
 
 func TestCommands(t *testing.T) {
@@ -47,7 +49,7 @@ func TestCommands(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if os.Getuid() != 0 && tt.want.exit.Code == 0 && tt.cmd.User != "" {
-				lacking(t, "root, to be another user")
+				testneed.Lacking(t, "root, to be another user")
 			}
 			got := run(t, c, tt.cmd, strings.NewReader(tt.input))
 			if got != tt.want {
@@ -66,7 +68,7 @@ func TestFiles(t *testing.T) {
 	for _, user := range []string{"", "4321:8765"} {
 		t.Run("user "+user, func(t *testing.T) {
 			if user != "" && os.Getuid() != 0 {
-				lacking(t, "root, to be another user")
+				testneed.Lacking(t, "root, to be another user")
 			}
 			stream, err := c.SFTP(user, false)
 			if err != nil {

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sandgate/sandbox/testneed"
 )
 
 func start(t testing.TB, c *Client, run Run) JobInfo {
@@ -309,9 +311,7 @@ func TestLogCannotGrow(t *testing.T) {
 
 // JOB-01: ending a job ends all that came from it, whatever it did to get away.
 func TestEndReachesAll(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		lacking(t, "python3")
-	}
+	testneed.Programs(t, "python3")
 	dir := t.TempDir()
 	// A daemon: in a session of its own, twice forked, with nothing in its
 	// environment, and deaf to TERM.

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/pkg/sftp"
+
+	"sandgate/sandbox/testneed"
 )
 
 // What a driver writes is what the guest reads, and what is not that counts for
@@ -61,9 +63,7 @@ func TestSettings(t *testing.T) {
 
 // Settings of another user hold for commands, files and sockets.
 func TestSettingsUser(t *testing.T) {
-	if os.Getuid() != 0 {
-		lacking(t, "root")
-	}
+	testneed.Root(t)
 	dir := t.TempDir()
 	for d := dir; d != os.TempDir(); d = filepath.Dir(d) {
 		os.Chmod(d, 0o755)

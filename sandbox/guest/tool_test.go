@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandgate/sandbox/guest/tool"
+	"sandgate/sandbox/testneed"
 )
 
 // A hand calls tools in one conversation.
@@ -124,9 +125,7 @@ func TestFileTools(t *testing.T) {
 
 // Tools work with the permissions of the sandbox's user, whose the files are.
 func TestToolsAsUser(t *testing.T) {
-	if os.Getuid() != 0 {
-		lacking(t, "root, to be another user")
-	}
+	testneed.Root(t)
 	h := newHand(t, newWorld(t).connect())
 	h.user = "4321:8765"
 	if _, err := h.try(t.Context(), "write", args{"path": "f", "content": "x"}); err == nil || err.Code != tool.Denied {

@@ -91,15 +91,6 @@ func (w *world) connect() *Client {
 	return c
 }
 
-// lacking ends a test that cannot run here; where nothing may be skipped it fails.
-func lacking(t testing.TB, what string) {
-	t.Helper()
-	if os.Getenv("SANDGATE_TEST_REQUIRE") == "all" {
-		t.Fatal("needs " + what)
-	}
-	t.Skip("needs " + what)
-}
-
 func command(text string) Command { return Command{Text: []byte(text)} }
 
 // outcome is all that a client sees of a job.

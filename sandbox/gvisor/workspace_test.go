@@ -14,6 +14,7 @@ import (
 	"sandgate/sandbox"
 	"sandgate/sandbox/drivertest"
 	"sandgate/sandbox/gvisor"
+	"sandgate/sandbox/testneed"
 )
 
 // share makes and starts a sandbox with a workspace.
@@ -153,7 +154,7 @@ func TestWorkspaceOthers(t *testing.T) {
 	}
 	id, sh := share(t, d, sandbox.Spec{Workspace: dir})
 	if notes := status(t, d, id).Notes; len(notes) > 0 {
-		drivertest.Skip(t, "kernel overlays with shifted owners: "+strings.Join(notes, " "))
+		testneed.Lacking(t, "kernel overlays with shifted owners: "+strings.Join(notes, " "))
 	}
 	// gVisor says yes to these, and does nothing.
 	sh.Try("sh", "-c", "chown 0 /workspace/roots; chmod 4777 /workspace/roots")

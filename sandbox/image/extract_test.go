@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"sandgate/sandbox/testneed"
 )
 
 // extract extracts layers into a folder of the test's own and returns that.
@@ -195,7 +197,7 @@ func TestUncompressed(t *testing.T) {
 
 // As root, files are given to whom the layers say.
 func TestChown(t *testing.T) {
-	needRoot(t)
+	testneed.Root(t)
 	dir, err := extract(t, func(x *extractor) { x.chown = true }, archive(t,
 		entry{name: "a", uid: 1000, gid: 1001, mode: 0o4755}, entry{kind: tar.TypeDir, name: "d", uid: 1000},
 		entry{kind: tar.TypeSymlink, name: "l", link: "a", uid: 7}, entry{name: "far", uid: 1 << 20, gid: 1 << 20}))

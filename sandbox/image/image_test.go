@@ -34,6 +34,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandgate/sandbox"
+	"sandgate/sandbox/testneed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -458,14 +459,14 @@ func TestFaults(t *testing.T) {
 
 // A full disk is told as such, and leaves it as it was.
 func TestDiskFull(t *testing.T) {
-	needRoot(t)
+	testneed.Root(t)
 	at := serve(t, nil)
 	noise := make([]byte, 1<<20)
 	rand.Read(noise)
 	push(t, at+"/x", build(t, v1.Config{}, archive(t, file("a", string(noise)))))
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
-		lacking(t, "the right to mount: "+err.Error())
+		testneed.Lacking(t, "the right to mount: "+err.Error())
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	s := open(t, Config{Dir: filepath.Join(dir, "images")})
@@ -541,21 +542,4 @@ func TestCollect(t *testing.T) {
 	if err != nil || len(names) != 1 {
 		t.Errorf("left: %q, %v", names, err)
 	}
-}
-
-// needRoot ends a test that only root can run.
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		lacking(t, "root")
-	}
-}
-
-// lacking ends a test that cannot run here; where nothing may be skipped it fails.
-func lacking(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("SANDGATE_TEST_REQUIRE") == "all" {
-		t.Fatal("needs " + what)
-	}
-	t.Skip("needs " + what)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"sandgate/sandbox/testneed"
 )
 
 // FuzzPing: what is taken for a ping is within its packet, and its refusal is one
@@ -44,11 +46,7 @@ func FuzzPing(f *testing.F) {
 // A ping goes out by a socket of the host, if that lets its users ping, and what
 // comes back has the number that the sandbox gave it.
 func TestSendPing(t *testing.T) {
-	if os.Geteuid() != 0 && os.Getenv("SANDGATE_TEST_REQUIRE") == "all" {
-		t.Fatal("needs root")
-	} else if os.Geteuid() != 0 {
-		t.Skip("needs root, to have a host that lets its users ping")
-	}
+	testneed.Root(t) // for a host that lets its users ping
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -54,17 +54,6 @@ type stdio struct{}
 func (stdio) Read(p []byte) (int, error)  { return os.Stdin.Read(p) }
 func (stdio) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
 
-// need skips the test if a program is missing, or fails it if everything has to run.
-func need(t *testing.T, program string) {
-	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		if os.Getenv("SANDGATE_TEST_REQUIRE") == "all" {
-			t.Fatalf("needs %s: %v", program, err)
-		}
-		t.Skipf("needs %s: %v", program, err)
-	}
-}
-
 // script writes a program that a stock client can start.
 func script(t *testing.T, body string) string {
 	t.Helper()

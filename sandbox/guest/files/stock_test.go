@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandgate/sandbox/testneed"
 )
 
 // A stock is OpenSSH's clients in the folder here, and our servers in there.
@@ -24,8 +26,7 @@ type stock struct {
 
 func newStock(t *testing.T) *stock {
 	t.Helper()
-	need(t, "sftp")
-	need(t, "scp")
+	testneed.Programs(t, "sftp", "scp")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

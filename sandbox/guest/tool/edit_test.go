@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"sandgate/sandbox/testneed"
 )
 
 // edited writes a file, reads it and edits it.
@@ -240,13 +242,13 @@ func TestPermissions(t *testing.T) {
 // A full disk is an error that says how much is free, and leaves the file alone.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
-		lacking(t, "root, to mount a small disk")
+		testneed.Lacking(t, "root, to mount a small disk")
 	}
 	d := newDesk(t)
 	small := filepath.Join(d.dir, "small")
 	os.Mkdir(small, 0o755)
 	if err := unix.Mount("none", small, "tmpfs", 0, "size=64k"); err != nil {
-		lacking(t, "leave to mount: "+err.Error())
+		testneed.Lacking(t, "leave to mount: "+err.Error())
 	}
 	defer unix.Unmount(small, unix.MNT_DETACH)
 	d.put("small/f", "one\n")

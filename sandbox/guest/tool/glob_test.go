@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sandgate/sandbox/testneed"
 )
 
 func TestGlob(t *testing.T) {
@@ -92,9 +94,7 @@ func TestAGENT06(t *testing.T) {
 
 // What is ignored is what git ignores.
 func TestIgnoredAsByGit(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		lacking(t, "git")
-	}
+	testneed.Programs(t, "git")
 	random := rand.New(rand.NewPCG(1, 3))
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
 	name := func() string { return pick("a", "b", "ab", "a.c", "b.c", "a b", "{a}", "[a]", "#a", "!a", `a\`) }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sandgate/sandbox/testneed"
 )
 
 // everyFinder runs a test with ripgrep and without.
@@ -16,9 +18,7 @@ func everyFinder(t *testing.T, test func(*testing.T)) {
 		test(t)
 	})
 	t.Run("ripgrep", func(t *testing.T) {
-		if _, err := exec.LookPath("rg"); err != nil {
-			lacking(t, "rg")
-		}
+		testneed.Programs(t, "rg")
 		test(t)
 	})
 }
@@ -138,7 +138,7 @@ func BenchmarkGrep(b *testing.B) {
 	b.Run("ripgrep", func(b *testing.B) {
 		rg, err := exec.LookPath("rg")
 		if err != nil {
-			lacking(b, "rg")
+			testneed.Lacking(b, "rg")
 		}
 		for b.Loop() {
 			out, err := exec.Command(rg, "--threads", "1", "--hidden", "--no-config", "nee.le", dir).Output()

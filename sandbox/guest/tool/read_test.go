@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"sandgate/sandbox/testneed"
 )
 
 func TestRead(t *testing.T) {
@@ -180,7 +182,7 @@ func TestHostileFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := os.Truncate(sparse, 10<<30); err != nil {
-		lacking(t, "a file system with sparse files: "+err.Error())
+		testneed.Lacking(t, "a file system with sparse files: "+err.Error())
 	}
 	for _, name := range []string{"socket", "fifo", "loop1"} {
 		d.fails(NotRegular, "read", args{"path": name})

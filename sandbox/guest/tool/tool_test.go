@@ -32,15 +32,6 @@ func newDesk(t testing.TB) *desk {
 	return &desk{t: t, dir: dir, Session: NewSession(home)}
 }
 
-// lacking ends a test that cannot run here; where nothing may be skipped it fails.
-func lacking(t testing.TB, what string) {
-	t.Helper()
-	if os.Getenv("SANDGATE_TEST_REQUIRE") == "all" {
-		t.Fatal("needs " + what)
-	}
-	t.Skip("needs " + what)
-}
-
 type args map[string]any
 
 // put writes a file, and the folders above it.
