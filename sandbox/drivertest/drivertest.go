@@ -100,7 +100,7 @@ type Host struct {
 	// differences in the table above.
 	Except map[string]string
 
-	// Only names the groups that are run here; empty: all.
+	// Only names the groups and the cases, as Group/Case, that are run here; empty: all.
 	Only []string
 
 	// NoNewPrivs says that programs cannot gain rights by set-user-ID bits.
@@ -116,11 +116,29 @@ func (h Host) spec(id sandbox.ID, hostname string) sandbox.Spec {
 	return sandbox.Spec{ID: id, Hostname: hostname, Image: image}
 }
 
+// pick returns the names of those cases of a group that are for this host.
+func (h Host) pick(g group) []string {
+	if h.NoWalls && !g.local {
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(g.cases))
+	if len(h.Only) == 0 || slices.Contains(h.Only, g.name) {
+		return names
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(h.Only, g.name+"/"+name) })
+}
+
 // A group is the cases about one thing.
 type group struct {
 	name  string
 	local bool // runs without walls, too
 	cases cases
+}
+
+// has reports whether the group, or a case of it as Group/Case, has that name.
+func (g group) has(name string) bool {
+	of, name, one := strings.Cut(name, "/")
+	return of == g.name && (!one || g.cases[name] != nil)
 }
 
 // cases are by name.
@@ -159,17 +177,23 @@ func noDisk(h Host) bool { return !h.Disk }
 // Run tests the driver that newHost's hosts open. It logs a line for each group.
 func Run(t *testing.T, newHost func(*testing.T) Host) {
 	host := newHost(t)
+	for _, name := range host.Only {
+		if !slices.ContainsFunc(groups, func(g group) bool { return g.has(name) }) {
+			t.Fatalf("there is no group and no case %q", name)
+		}
+	}
 	shared := newBench(t, host)
 	_, shell := shared.start("shared")
 	var table []*tally
 	for _, g := range groups {
-		if host.NoWalls && !g.local || len(host.Only) > 0 && !slices.Contains(host.Only, g.name) {
+		names := host.pick(g)
+		if len(names) == 0 {
 			continue
 		}
 		sum := &tally{group: g.name}
 		table = append(table, sum)
 		t.Run(g.name, func(t *testing.T) {
-			for _, name := range slices.Sorted(maps.Keys(g.cases)) {
+			for _, name := range names {
 				c := g.cases[name]
 				w, limited := c.(where)
 				if _, excepted := host.Except[g.name+"/"+name]; excepted || limited && !w.can(host) {
@@ -238,14 +262,4 @@ func (s *tally) end(t *testing.T) {
 	default:
 		s.add(&s.passed)
 	}
-}
-
-// Skip skips the test for the lack of something, or fails it if all tests are
-// required to run.
-func Skip(t testing.TB, lack string) {
-	t.Helper()
-	if os.Getenv("SANDGATE_TEST_REQUIRE") == "all" {
-		t.Fatalf("required, but cannot run: %s", lack)
-	}
-	t.Skip(lack)
 }

@@ -24,6 +24,7 @@ import (
 	"sandgate/sandbox/drivertest"
 	"sandgate/sandbox/guest"
 	"sandgate/sandbox/gvisor"
+	"sandgate/sandbox/testneed"
 )
 
 // program is what runs as runsc and as guest. It is not this test, since that
@@ -88,7 +89,7 @@ func TestUser(t *testing.T) {
 		return
 	}
 	if os.Geteuid() != 0 {
-		drivertest.Skip(t, "root, to become another user; but the other tests were run by an ordinary user")
+		testneed.Lacking(t, "root, to become another user; but the other tests were run by an ordinary user")
 	}
 	// The user cannot reach the folder in which this test was built.
 	test := filepath.Join(filepath.Dir(program), "test")
@@ -118,13 +119,25 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// TestSaved runs the suite with disks that have to be saved, in the way of root
-// on a host that offers no better.
+// TestSaved runs with disks that have to be saved, in the way of root on a host that
+// offers no better, those parts of the suite that depend on how a disk is kept. The
+// whole suite is run with such disks by an ordinary user, and with control groups by
+// root.
 func TestSaved(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return // TestDriver does that already
 	}
-	drivertest.Run(t, func(t *testing.T) drivertest.Host { return hostWith(t, gvisor.OpenSaved) })
+	drivertest.Run(t, func(t *testing.T) drivertest.Host {
+		host := hostWith(t, gvisor.OpenSaved)
+		host.Only = []string{
+			"Exec", "User", "Files", "SCP", "Lifecycle", "Pause",
+			"Isolation/Neighbour", "Isolation/HostPrograms", "Isolation/HostFiles", "Isolation/Mounts",
+			"Isolation/Devices", "Isolation/SharedMemory",
+			"Hardening/MountDisk", "Hardening/MountOverSocket", "Hardening/DeviceDisk",
+			"Limits/Notes", "Limits/Memory", "Limits/MemoryRoot", "Limits/Disk",
+		}
+		return host
+	})
 }
 
 func newHost(t *testing.T) drivertest.Host {
@@ -219,7 +232,7 @@ func TestUsers(t *testing.T) {
 		return
 	}
 	if notes := status(t, d, id).Notes; len(notes) > 0 {
-		drivertest.Skip(t, "kernel overlays with shifted owners: "+strings.Join(notes, " "))
+		testneed.Lacking(t, "kernel overlays with shifted owners: "+strings.Join(notes, " "))
 	}
 	other, _ := start(t, d, sandbox.Limits{})
 	owners := make(map[int]sandbox.ID)
@@ -240,9 +253,7 @@ func TestUsers(t *testing.T) {
 	sh.Want("0:0", "stat", "-c", "%u:%g", "/etc/passwd")
 	// A program that gives rights away works: gVisor heeds its bits.
 	sh.Run("sh", "-ec", "cp $(command -v id) /usr/local/bin/me && chmod 4755 /usr/local/bin/me")
-	if _, err := exec.LookPath("setpriv"); err != nil {
-		drivertest.Skip(t, "setpriv")
-	}
+	testneed.Programs(t, "setpriv")
 	sh.Want("0", "setpriv", "--reuid=1000", "--clear-groups", "me", "-u")
 }
 
@@ -281,7 +292,7 @@ func TestLimits(t *testing.T) {
 			continue
 		}
 		if os.Geteuid() == 0 {
-			drivertest.Skip(t, "control groups: "+note)
+			testneed.Lacking(t, "control groups: "+note)
 		}
 		return // as documented for an ordinary user
 	}
