@@ -48,6 +48,8 @@ import (
 //	port NAME...            sets each $NAME to a port that nothing listens on here
 //	registry NAME [LOGIN]   runs a registry for images and sets $NAME to its
 //	                        address; with LOGIN, USER:PASSWORD, for nobody else
+//	nowhere VALUES WHERE... none of the values in a file is, in any writing, in those
+//	                        files and folders, stdout or stderr, or on a command line
 //	push IMAGE PROGRAM...   puts an image with programs of this host into one; see
 //	                        pushImage for what else can be in it
 //
@@ -69,7 +71,7 @@ func TestStories(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"rc": rc, "mcp": callTools, "need": need, "gateway": ownGateway, "within": within, "port": port, "model": model,
-			"registry": serveRegistry, "push": pushImage,
+			"registry": serveRegistry, "push": pushImage, "nowhere": nowhere,
 		},
 	})
 }

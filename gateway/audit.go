@@ -152,8 +152,8 @@ func (a *auditor) stop() {
 }
 
 // audit records something that the login did or tried: in a sandbox, if row is not
-// nil, and with err if it came to nothing. The values of secrets that have passed
-// through the login are taken out of detail.
+// nil, and with err if it came to nothing. The values of the user's secrets, and of
+// others' that have passed through the login, are taken out of detail.
 func (l *Login) audit(kind string, row *store.Sandbox, detail string, err error) {
 	if err != nil {
 		detail = strings.TrimSpace(detail) + ": " + oneLine(err.Error())
@@ -163,6 +163,9 @@ func (l *Login) audit(kind string, row *store.Sandbox, detail string, err error)
 
 // auditAs is audit for those who know the outcome.
 func (l *Login) auditAs(kind string, row *store.Sandbox, detail, outcome string) {
+	if kind != auditLogin { // which waits for nothing
+		l.learnOwn()
+	}
 	r := store.AuditRow{
 		Conn: l.id, Remote: l.remote.String(), UserID: l.user.ID, User: l.user.Name,
 		Kind: kind, Outcome: outcome, Detail: auditDetail(l.known.current.Load().String(detail)),
@@ -174,8 +177,7 @@ func (l *Login) auditAs(kind string, row *store.Sandbox, detail, outcome string)
 }
 
 // auditCommand records a command that is about to run.
-func (l *Login) auditCommand(ctx context.Context, row store.Sandbox, cmd *guest.Command, err error) {
-	l.learnOwn(context.WithoutCancel(ctx))
+func (l *Login) auditCommand(row store.Sandbox, cmd *guest.Command, err error) {
 	if len(cmd.Text) == 0 {
 		l.audit(auditShell, &row, cmd.Name, err)
 		return
@@ -185,7 +187,7 @@ func (l *Login) auditCommand(ctx context.Context, row store.Sandbox, cmd *guest.
 
 // auditVerb records a verb. Of those about secrets only the names: who takes the
 // value for an argument has not told it to anybody but us.
-func (l *Login) auditVerb(ctx context.Context, words []string, err error) {
+func (l *Login) auditVerb(words []string, err error) {
 	if words[0] == "secret" {
 		words = words[:min(3, len(words))]
 		if p, ok := errors.AsType[*problem](err); ok && p.kind == usage {
@@ -195,7 +197,6 @@ func (l *Login) auditVerb(ctx context.Context, words []string, err error) {
 	if _, ok := errors.AsType[exitCode](err); ok {
 		err = nil // of what it carried out, and not of the verb
 	}
-	l.learnOwn(context.WithoutCancel(ctx))
 	l.audit(auditVerb, nil, strings.Join(words, " "), err)
 }
 

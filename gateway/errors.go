@@ -58,8 +58,9 @@ func (l *Login) reason(err error) string {
 	return l.explain(err).sentence + " (connection " + l.id + ")"
 }
 
-// explain turns any error into what a user reads. The chain of an unforeseen one
-// is in the log, under the id of the connection that the sentence names.
+// explain turns any error into what a user reads, in which no value of a secret is: it
+// may be copied to where others read it. The chain of an unforeseen one is in the log,
+// under the id of the connection that the sentence names.
 func (l *Login) explain(err error) *problem {
 	p := l.expelled()
 	paused, ok := errors.AsType[*sandbox.PausedError](err)
@@ -71,7 +72,9 @@ func (l *Login) explain(err error) *problem {
 		p = explain(err, l.log)
 	}
 	l.gate.counters.problem(err, p)
-	return p
+	l.learnOwn()
+	r := l.known.current.Load()
+	return &problem{kind: p.kind, sentence: r.String(p.sentence), hint: r.String(p.hint)}
 }
 
 // explain turns an error into what users read, and notes in the log what they do not.

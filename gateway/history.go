@@ -47,7 +47,7 @@ func (l *Login) keepHistory(ctx context.Context, line string) {
 	if w, err := l.who(ctx); err != nil || w.scope.limited() || forgettable(line) {
 		return
 	}
-	l.learnOwn(ctx)
+	l.learnOwn()
 	if l.known.current.Load().String(line) != line {
 		return
 	}

@@ -138,7 +138,7 @@ func carryOut(line string, c *verbCall) int {
 	}
 	l.log.Info("verb", "words", words[0])
 	err = c.verb(words)
-	l.auditVerb(c.ctx, words, err)
+	l.auditVerb(words, err)
 	if err == nil {
 		return 0
 	}
@@ -203,7 +203,7 @@ func (c *verbCall) verb(words []string) (err error) {
 	}
 	parsed, err := parser.Parse(words)
 	if err != nil {
-		return &problem{kind: usage, sentence: oneLine(err.Error()), hint: "ssh gate@HOST help"}
+		return misunderstood(words, err)
 	}
 	if err := c.login.may(c.ctx, deedOf(parsed.Selected())); err != nil {
 		return err
@@ -214,6 +214,16 @@ func (c *verbCall) verb(words []string) (err error) {
 		defer cancel()
 	}
 	return parsed.Run(c)
+}
+
+// misunderstood is the answer to words that are no verb. It does not repeat what may be
+// the value of a secret.
+func misunderstood(words []string, err error) *problem {
+	sentence := oneLine(err.Error())
+	if words[0] == "secret" && strings.HasPrefix(sentence, "unexpected argument") {
+		return &problem{kind: usage, sentence: "too many arguments: the value of a secret is none, it is read from stdin", hint: "ssh gate@HOST secret set NAME <FILE"}
+	}
+	return &problem{kind: usage, sentence: sentence, hint: "ssh gate@HOST help"}
 }
 
 // deedOf is a verb's name with those of the verbs that it belongs to.

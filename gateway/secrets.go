@@ -230,7 +230,7 @@ func (l *Login) RotateVaultKey(ctx context.Context) (key string, n int, err erro
 // Whatever starts one on a user's behalf calls it. It returns what removes their values from text.
 func (l *Login) equip(ctx context.Context, row store.Sandbox, cmd *guest.Command) (r *redact.Redactor, err error) {
 	l.gate.meter.of(row.ID).jobs.Add(1)
-	defer func() { l.auditCommand(ctx, row, cmd, err) }() // once it is known what to redact
+	defer func() { l.auditCommand(row, cmd, err) }() // once it is known what to redact
 	secrets, err := l.gate.equip(ctx, row, cmd, func(name string) { l.audit(auditSecret, &row, name, nil) })
 	if err != nil || len(secrets) == 0 {
 		return nil, err
@@ -297,12 +297,12 @@ type knownSecrets struct {
 
 // learnOwn learns all secrets of the caller, before something that may name one is
 // recorded.
-func (l *Login) learnOwn(ctx context.Context) {
+func (l *Login) learnOwn() {
 	if l.gate.cfg.Vault == nil {
 		return
 	}
 	l.known.own.Do(func() {
-		secrets, err := l.gate.cfg.Vault.RevealAll(ctx, l.user.ID)
+		secrets, err := l.gate.cfg.Vault.RevealAll(context.WithoutCancel(l.ctx), l.user.ID)
 		if err != nil {
 			l.log.Error("secrets not read", keyErr, err)
 		}

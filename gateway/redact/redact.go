@@ -2,7 +2,7 @@
 // logs, audit rows, events, transcripts and recordings.
 //
 // A value is found raw, in base64 in whichever of its three alignments and either
-// alphabet, escaped for URLs and in JSON, and with the line ends of a terminal. It
+// alphabet, escaped for URLs in the usual ways and in JSON, and with the line ends of a terminal. It
 // does not matter how the text is cut into writes. What is held back in between is
 // never more than the longest form of a value.
 //
@@ -16,7 +16,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/url"
 	"strings"
 	"unicode/utf16"
 )
@@ -66,16 +65,14 @@ func New(values []string) *Redactor {
 
 // forms returns the ways in which a value is written.
 func forms(v string) []string {
-	all := []string{
-		v,
-		strings.ReplaceAll(v, "\n", "\r\n"),
-		url.QueryEscape(v),
-		url.PathEscape(v),
-		strings.ReplaceAll(url.QueryEscape(v), "+", "%20"),
-		asciiJSON(v),
-	}
-	for _, escaped := range all[2:5] {
-		all = append(all, lowerEscapes(escaped))
+	all := []string{v, strings.ReplaceAll(v, "\n", "\r\n"), asciiJSON(v)}
+	for _, kept := range keptInURLs {
+		escaped := percent(v, kept)
+		all = append(all, escaped, lowerEscapes(escaped))
+		if strings.Contains(escaped, "%20") { // a form writes a space as +
+			escaped = strings.ReplaceAll(escaped, "%20", "+")
+			all = append(all, escaped, lowerEscapes(escaped))
+		}
 	}
 	for _, html := range []bool{false, true} {
 		var b strings.Builder
@@ -94,6 +91,34 @@ func forms(v string) []string {
 		all = append(all, core, strings.NewReplacer("+", "-", "/", "_").Replace(core))
 	}
 	return all
+}
+
+const lettersAndDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+// keptInURLs are the characters that one or the other leaves as they are in a URL.
+var keptInURLs = []string{
+	"",                                        // whoever escapes all
+	lettersAndDigits + "-_.",                  // forms of old
+	lettersAndDigits + "-_.*",                 // forms of browsers
+	lettersAndDigits + "-_.~",                 // RFC 3986, curl, queries in Go
+	lettersAndDigits + "-_.~/",                // Python
+	lettersAndDigits + "-_.~$&+=:@",           // paths in Go
+	lettersAndDigits + "-_.~!'()*",            // encodeURIComponent
+	lettersAndDigits + "-_.~!'()*;,/?:@&=+$#", // encodeURI
+	lettersAndDigits + "-_.~!$&'()*+,;=:@/?",  // what a query may have
+}
+
+// percent escapes all of s but what is kept.
+func percent(s, kept string) string {
+	var b strings.Builder
+	for _, c := range []byte(s) {
+		if strings.IndexByte(kept, c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
 }
 
 // lowerEscapes writes %2F as %2f.

@@ -12,13 +12,18 @@ import (
 func TestString(t *testing.T) {
 	const v = "s3cr3t/+value&?"
 	quoted, _ := json.Marshal("x" + v)
-	r := New([]string{v + "\n", "multi\nline", "short", "abcabcabc"})
+	r := New([]string{v + "\n", "multi\nline", "short", "abcabcabc", "wow!=it's (a b)"})
 	tests := []struct{ name, in, out string }{
 		{"raw", "a " + v + " b", "a [redacted] b"},
 		{"nothing", "a short b", "a short b"},
 		{"twice", v + v, "[redacted][redacted]"},
 		{"query", "k=" + url.QueryEscape(v), "k=[redacted]"},
 		{"path, in lower case", "/" + "s3cr3t%2f+value&%3f", "/[redacted]"},
+		{"python's quote", "/s3cr3t/%2Bvalue%26%3F", "/[redacted]"},
+		{"encodeURI", "?s3cr3t/+value&?", "?[redacted]"},
+		{"encodeURIComponent", "wow!%3Dit's%20(a%20b)", "[redacted]"},
+		{"a form's", "wow%21%3Dit%27s+%28a+b%29", "[redacted]"},
+		{"every byte", "%73%33%63%72%33%74%2f%2b%76%61%6c%75%65%26%3f", "[redacted]"},
 		{"json", string(quoted), `"x[redacted]"`},
 		{"a terminal's line ends", "multi\r\nline.", "[redacted]."},
 		{"overlapping itself", "abcabcabcabcd", "[redacted]d"},
