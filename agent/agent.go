@@ -213,10 +213,22 @@ type Result struct {
 
 // Progress is what a tool that runs has put out so far.
 type Progress struct {
-	Stream  string `json:"stream"` // stdout or stderr
-	Text    string `json:"text"`
-	Bytes   int64  `json:"bytes"` // in all
-	Elapsed int64  `json:"elapsed_ms,omitempty"`
+	Job     string // may be empty
+	Stream  string // stdout or stderr
+	Text    string // what has come since the last time
+	Bytes   int64  // in all
+	Elapsed time.Duration
+}
+
+// fields are a piece of progress as an event has it.
+func (p Progress) fields(call Block) map[string]any {
+	f := map[string]any{
+		"tool_use_id": call.ID, "tool": call.Name, p.Stream: p.Text, "bytes": p.Bytes, "elapsed_ms": p.Elapsed.Milliseconds(),
+	}
+	if p.Job != "" {
+		f["job"] = p.Job
+	}
+	return f
 }
 
 // A Tool is something that the model can have done.

@@ -17,7 +17,7 @@ const (
 	TypeUser            = "user"
 	TypeControlRequest  = "control_request"
 	TypeControlResponse = "control_response"
-	TypeUsage           = "usage"
+	TypeUsage           = "usage" // after each response; in between it is not in the log
 	TypeResult          = "result"
 )
 
@@ -28,6 +28,7 @@ const (
 	SubtypeCompact  = "compact_boundary"
 	SubtypeBlind    = "images_dropped"  // the model does not take those that there are
 	SubtypeRecover  = "resumed"         // the loop goes on after a restart
+	SubtypeJob      = "job"             // of a command that goes on when its call has returned
 	SubtypeReplayed = "replay_complete" // made for a viewer; never in the log
 )
 

@@ -60,6 +60,10 @@ type Config struct {
 	// those that were there before: the model is given each text once.
 	Guidance func(ctx context.Context, paths []string) []Guide
 
+	// SandboxTime, if not nil, says for how long the tools have had their sandbox since
+	// New or Resume.
+	SandboxTime func() time.Duration
+
 	// Spent, if not nil, is told what each response used up, once it is in the
 	// log. cost is nil where the price is not known.
 	Spent func(u Usage, cost *float64)
@@ -99,6 +103,8 @@ type Run struct {
 	begun    bool            // init is in the log
 	ids      map[string]bool // tool calls so far
 	total    spending        // of the whole run
+	sandbox  float64         // seconds of its use, as the last usage event has them
+	before   float64         // of these, those before New or Resume
 	turn     turn
 	always   map[string]bool // what was approved for the rest of the run
 	results  map[string]bool // calls whose results are known
@@ -109,7 +115,7 @@ type Run struct {
 	blind    int               // how often the model's provider refused images
 	jobs     []string          // commands that went on when they were last heard of
 	guides   map[string]string // marks of what was given, by path
-	mu       sync.Mutex        // guards started, results, asked, answers, always, messages while tools run
+	mu       sync.Mutex        // guards all that apply changes while tools run or time passes
 }
 
 // A spending is what has been used.
@@ -233,8 +239,41 @@ func (r *Run) Continue(ctx context.Context) (out Outcome, err error) {
 	return out, r.finish(ctx, out)
 }
 
+// usageEvery is how often a turn says what was used, besides after each response.
+const usageEvery = time.Minute
+
+// reportUsage says what was used now and then, until stop is called.
+func (r *Run) reportUsage() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for sleep(ctx, usageEvery) == nil {
+			r.show(TypeUsage, r.usage())
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// usage is what a usage event says.
+func (r *Run) usage() map[string]any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seconds := r.before
+	if r.cfg.SandboxTime != nil {
+		seconds += r.cfg.SandboxTime().Round(time.Millisecond).Seconds()
+	}
+	return map[string]any{
+		"usage": r.total.usage, "cost_usd": r.total.costOrNil(),
+		"context_used": r.turn.context, "context_size": r.cfg.Window, "sandbox_seconds": seconds,
+	}
+}
+
 // work takes step after step. The error is of the log.
 func (r *Run) work(ctx context.Context) (Outcome, error) {
+	defer r.reportUsage()()
 	if b := r.cfg.Budget.Time; b > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, r.turn.began.Add(b), errOutOfTime)
@@ -411,10 +450,7 @@ func (r *Run) record(ctx context.Context, resp Response) error {
 	if r.cfg.Spent != nil {
 		r.cfg.Spent(resp.Usage, cost)
 	}
-	return r.append(ctx, TypeUsage, "", map[string]any{
-		"usage": r.total.usage, "cost_usd": r.total.costOrNil(),
-		"context_used": r.turn.context, "context_size": r.cfg.Window,
-	})
+	return r.append(ctx, TypeUsage, "", r.usage())
 }
 
 func (s spending) costOrNil() *float64 {

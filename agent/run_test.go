@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -544,4 +545,40 @@ func BenchmarkStep(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/400, "µs/step")
+}
+
+// A turn says every minute what was used, also while the model thinks or a tool runs,
+// and after its result no more.
+func TestUsageEveryMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &memory{}
+		began := time.Now()
+		cfg := Config{ID: "r", Log: log, SandboxTime: func() time.Duration { return time.Since(began) }}
+		cfg.Model = &script{turns: []any{[]Block{use("t1", "nap", "{}")}, []Block{Text("Done.")}}}
+		cfg.Tools = []Tool{{Spec: Spec{Name: "nap"}, Call: func(ctx context.Context, _ string, _ json.RawMessage, _ func(Progress)) (Result, error) {
+			time.Sleep(150 * time.Second)
+			return Result{Text: "slept"}, nil
+		}}}
+		if _, err := New(cfg).Turn(t.Context(), "rest"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		var seconds []float64
+		for _, e := range log.shown {
+			if e.Type == TypeUsage {
+				seconds = append(seconds, e.Fields["sandbox_seconds"].(float64))
+			}
+		}
+		if fmt.Sprint(seconds) != "[60 120]" {
+			t.Errorf("usage after %v", seconds)
+		}
+		// Another process goes on counting.
+		again, err := Resume(cfg, log.all())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if began = time.Now(); again.usage()["sandbox_seconds"] != 150.0 {
+			t.Errorf("after a restart: %v", again.usage())
+		}
+	})
 }

@@ -19,6 +19,7 @@ func Resume(cfg Config, events iter.Seq2[Event, error]) (*Run, error) {
 			return nil, err
 		}
 	}
+	r.before = r.sandbox
 	return r, nil
 }
 
@@ -75,6 +76,8 @@ func (r *Run) apply(e Event) error {
 		if a.Allow && a.Rule != "" {
 			r.always[a.Rule] = true
 		}
+	case TypeUsage:
+		return e.field("sandbox_seconds", &r.sandbox)
 	case TypeResult:
 		r.turn = turn{context: r.turn.context}
 	}

@@ -108,9 +108,7 @@ func (r *Run) outcome(ctx context.Context, call Block, do func(func(Progress)) (
 				failed = fmt.Errorf("the tool broke: %v", p)
 			}
 		}()
-		res, failed = do(func(p Progress) {
-			r.show(TypeToolProgress, map[string]any{"tool_use_id": call.ID, "tool": call.Name, "progress": p})
-		})
+		res, failed = do(func(p Progress) { r.show(TypeToolProgress, p.fields(call)) })
 	}()
 	if errors.Is(context.Cause(ctx), ErrSuspended) {
 		return nil

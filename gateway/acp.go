@@ -337,7 +337,7 @@ func (a *acpServer) attach(id string, replay bool) (any, error) {
 	a.calls.Go(func() {
 		defer v.close()
 		err := l.Follow(v.ctx, "runs attach", run.ID, following{
-			after: after, partials: true, until: untilIdle, yield: v.show,
+			after: after, partials: true, deltas: true, until: untilIdle, yield: v.show,
 			replayed: func() error {
 				v.replay = false
 				for _, q := range v.unanswered {
@@ -416,6 +416,7 @@ func (a *acpServer) prompt(id string, blocks []acpContent) (any, error) {
 	if err := l.Follow(a.ctx, "agent", run.ID, following{
 		after:    after,
 		partials: true,
+		deltas:   true,
 		begin: func() error {
 			_, err := l.ContinueRun(a.ctx, run.ID, promptText(blocks))
 			return err

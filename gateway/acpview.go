@@ -64,7 +64,8 @@ func (v *acpView) show(e agent.Event, line []byte) error {
 			Content []agent.Block `json:"content"`
 		} `json:"message"`
 		ToolUseID string         `json:"tool_use_id"`
-		Progress  agent.Progress `json:"progress"`
+		Stdout    string         `json:"stdout"`
+		Stderr    string         `json:"stderr"`
 		Request   agent.Question `json:"request"`
 		Response  agent.Answer   `json:"response"`
 		Result    string         `json:"result"`
@@ -98,7 +99,7 @@ func (v *acpView) show(e agent.Event, line []byte) error {
 			return update("tool_call_update", map[string]any{"toolCallId": f.ToolUseID, "status": "in_progress"})
 		}
 	case agent.TypeToolProgress:
-		out := v.output[f.ToolUseID] + f.Progress.Text
+		out := v.output[f.ToolUseID] + f.Stdout + f.Stderr
 		if over := len(out) - maxACPOutput; over > 0 {
 			out = strings.ToValidUTF8(out[over:], "")
 		}

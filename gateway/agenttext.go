@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -113,8 +114,13 @@ func (t *agentText) show(e agent.Event) error {
 		}
 		return t.line(t.paint(bold, "? "+oneLine(what)) + "\n  ssh gate@HOST " + answerHint(q, f.Session))
 	case agent.TypeSystem:
-		if e.Subtype == agent.SubtypeRetry {
+		switch e.Subtype {
+		case agent.SubtypeRetry:
 			return t.line(t.paint(dim, fmt.Sprintf("… %s; again in %v", oneLine(f.Error), time.Duration(f.WaitMS)*time.Millisecond)))
+		case agent.SubtypeCompact:
+			return t.line(t.paint(dim, "… the conversation was shortened"))
+		case agent.SubtypeJob:
+			return t.job(b)
 		}
 	case agent.TypeResult:
 		if e.Subtype != agent.Success {
@@ -156,6 +162,24 @@ func (t *agentText) response(blocks []agent.Block, at time.Time) error {
 	}
 	t.shown = false
 	return nil
+}
+
+// job shows that a command goes on by itself, or how it ended.
+func (t *agentText) job(fields []byte) error {
+	var e jobEvent
+	if json.Unmarshal(fields, &e) != nil {
+		return nil
+	}
+	how := "goes on by itself"
+	switch {
+	case e.State == jobKilled:
+		how = "was ended: " + cmp.Or(e.KilledBy, e.Signal, "its sandbox went down")
+	case e.ExitCode != nil:
+		how = fmt.Sprintf("ended with exit code %d", *e.ExitCode)
+	case e.State == jobExited:
+		how = "ended"
+	}
+	return t.line(t.paint(dim, oneLine("  job "+e.Job+" "+how)))
 }
 
 // result shows what came of a call, in a line, and a change of a file as a diff.

@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,11 +58,13 @@ type runFlags struct {
 	MaxCost   float64       `name:"max-cost" help:"US dollars." placeholder:"USD"`
 	MaxTime   time.Duration `help:"Time, such as 30m." placeholder:"DURATION"`
 	Thinking  int64         `help:"Tokens that the model may think." placeholder:"N"`
+
+	Unattended time.Duration `name:"max-run-after-disconnect" help:"How long a turn goes on that nobody follows. Default: until a limit is reached." placeholder:"DURATION"`
 }
 
 // options returns the flags as they are kept with a run.
 func (f *runFlags) options(attended bool) (RunOptions, error) {
-	if f.MaxSteps < 0 || f.MaxTokens < 0 || f.MaxCost < 0 || f.MaxTime < 0 || f.Thinking < 0 || f.MaxSteps > 10_000 {
+	if f.MaxSteps < 0 || f.MaxTokens < 0 || f.MaxCost < 0 || f.MaxTime < 0 || f.Thinking < 0 || f.Unattended < 0 || f.MaxSteps > 10_000 {
 		return RunOptions{}, &problem{kind: usage, sentence: "a limit of a run is not in its range"}
 	}
 	if f.BaseURL != "" && !strings.HasPrefix(f.BaseURL, "https://") && !strings.HasPrefix(f.BaseURL, "http://") {
@@ -72,7 +72,7 @@ func (f *runFlags) options(attended bool) (RunOptions, error) {
 	}
 	return RunOptions{
 		Model: f.Model, BaseURL: f.BaseURL, Approval: agent.Mode(f.Approval), Rules: f.Allow, Steps: f.MaxSteps,
-		Tokens: f.MaxTokens, Cost: f.MaxCost, Time: f.MaxTime, Thinking: f.Thinking, Attended: attended,
+		Tokens: f.MaxTokens, Cost: f.MaxCost, Time: f.MaxTime, Thinking: f.Thinking, Unattended: f.Unattended, Attended: attended,
 	}, nil
 }
 
@@ -83,7 +83,7 @@ type wireOptions struct {
 	Continue           bool   `help:"Go on with the last run."`
 	After              int64  `help:"Number of the last event that was seen." placeholder:"SEQ"`
 	Format             string `enum:"json,text" default:"json"`
-	Partials           bool   `help:"Also send pieces of responses and of output as they come."`
+	Partials           bool   `help:"Also send pieces of responses as they come."`
 	CancelOnDisconnect bool   `help:"End the turn when this connection ends."`
 }
 
@@ -138,6 +138,9 @@ type agentWire struct {
 	duplex bool // lines of JSON came
 	ended  bool // the input has
 	saying int  // what was said and is not yet done
+
+	resulted bool // the last event, but those of jobs, was a result; only event's
+	held     []heldEvent
 
 	writing sync.Mutex
 	last    time.Time // of the last line
@@ -280,7 +283,8 @@ func (w *agentWire) follow() (code int, err error) {
 	watched := false // a turn that was going on when this connection came
 	err = l.Follow(w.ctx, "runs attach", w.run, following{
 		after:    w.o.After,
-		partials: w.o.Partials || w.text != nil,
+		partials: true,
+		deltas:   w.o.Partials || w.text != nil,
 		begin: func() error {
 			if !resumed {
 				if _, err := l.ContinueRun(w.ctx, w.run, w.first); err != nil {
@@ -309,7 +313,7 @@ func (w *agentWire) follow() (code int, err error) {
 			if e.Type == agent.TypeResult {
 				code = exitOfResult(e.Subtype)
 			}
-			return w.write(e, line)
+			return w.event(e, line)
 		},
 	})
 	return code, err
@@ -371,17 +375,19 @@ func (w *agentWire) greet() error {
 }
 
 func (w *agentWire) ping() {
-	tick := time.NewTicker(pingEvery / 3)
-	defer tick.Stop()
+	due := time.NewTimer(pingEvery)
+	defer due.Stop()
 	for {
 		select {
-		case <-tick.C:
+		case <-due.C:
 			w.writing.Lock()
-			silent := time.Since(w.last) >= pingEvery
+			silent := time.Since(w.last)
 			w.writing.Unlock()
-			if silent && w.text == nil {
+			if silent >= pingEvery && w.text == nil {
 				w.tell("ping", map[string]any{})
+				silent = 0
 			}
+			due.Reset(max(pingEvery-silent, time.Second))
 		case <-w.ctx.Done():
 			return
 		}
@@ -394,6 +400,35 @@ func (w *agentWire) tell(subtype string, fields map[string]any) error {
 	e := agent.Event{Time: time.Now(), Type: agent.TypeSystem, Subtype: subtype, Fields: fields}
 	mark(&e, w.sandbox)
 	return w.write(e, nil)
+}
+
+// event writes an event of the run. What a job does after a turn waits for what comes
+// next, if nothing more is to be said here: the result of a turn is the last that a
+// client hears of it.
+func (w *agentWire) event(e agent.Event, line []byte) error {
+	w.mu.Lock()
+	duplex := w.duplex && !w.ended
+	w.mu.Unlock()
+	if isJob(e) && w.resulted && !duplex {
+		w.held = append(w.held, heldEvent{e, line})
+		return nil
+	}
+	if e.Seq != 0 && !isJob(e) {
+		w.resulted = e.Type == agent.TypeResult
+	}
+	for _, h := range w.held {
+		if err := w.write(h.event, h.line); err != nil {
+			return err
+		}
+	}
+	w.held = nil
+	return w.write(e, line)
+}
+
+// A heldEvent is one that is not due yet.
+type heldEvent struct {
+	event agent.Event
+	line  []byte
 }
 
 // write writes an event as one line, or shows it as text. line may be nil.
@@ -417,56 +452,6 @@ func gone(err error) error {
 		return errClientGone
 	}
 	return nil
-}
-
-// wireLine returns an event as a line of at most maxLine bytes. What is too long is
-// left out, and said to be.
-func wireLine(e agent.Event, line []byte) ([]byte, error) {
-	if e.Type == agent.TypeSystem && e.Subtype == agent.SubtypeCompact {
-		delete(e.Fields, "messages") // the loop's own
-		line = nil
-	}
-	var err error
-	if line == nil {
-		if line, err = json.Marshal(e); err != nil {
-			return nil, err
-		}
-	}
-	if len(line) >= maxLine && withoutPictures(&e) {
-		if line, err = json.Marshal(e); err != nil {
-			return nil, err
-		}
-	}
-	if len(line) >= maxLine {
-		sum := sha256.Sum256(line)
-		short := agent.Event{Seq: e.Seq, Time: e.Time, Type: e.Type, Subtype: e.Subtype, Fields: map[string]any{
-			"session_id": e.Fields["session_id"], "uuid": e.Fields["uuid"], "sandbox": e.Fields["sandbox"],
-			"omitted": map[string]any{"bytes": len(line), "sha256": hex.EncodeToString(sum[:])},
-		}}
-		if line, err = json.Marshal(short); err != nil {
-			return nil, err
-		}
-	}
-	return append(line, '\n'), nil
-}
-
-// withoutPictures puts words in place of the pictures of an event, and says whether
-// there were any. Which file they are of is in its other fields.
-func withoutPictures(e *agent.Event) bool {
-	raw, ok := e.Fields["message"].(json.RawMessage)
-	var m agent.Message
-	if !ok || json.Unmarshal(raw, &m) != nil {
-		return false
-	}
-	had := false
-	for i, b := range m.Content {
-		had = had || len(b.Images) > 0
-		m.Content[i] = b.WithoutImages("it is too long for this line")
-	}
-	if had {
-		e.Fields["message"] = m
-	}
-	return had
 }
 
 // read reads what the client sends: lines of JSON when the first line is one with a

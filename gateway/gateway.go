@@ -32,6 +32,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"sandgate/sandbox"
+	"sandgate/sandbox/guest"
 	"sandgate/store"
 )
 
@@ -148,7 +149,12 @@ func New(cfg Config, db *store.DB, sandboxes *sandbox.Manager, log *slog.Logger)
 	g.terms.Store(&terms)
 	g.runs = newRuns(g, g.cfg.tools)
 	g.reviver = newReviver(g)
-	sandboxes.OnWake(g.startServices)
+	sandboxes.OnWake(func(ctx context.Context, row store.Sandbox, c *guest.Client) {
+		g.startServices(ctx, row, c)
+		if err := g.runs.watchJobs(ctx, row.ID); err != nil {
+			g.log.Error("jobs of runs not watched", keySandbox, row.ID, keyErr, err)
+		}
+	})
 	sandboxes.OnStart(g.started)
 	g.meter.used = g.counters.use
 	g.server = &glider.Server{

@@ -23,6 +23,9 @@ import (
 const mcpInstructions = `These tools work in a sandbox: a machine of its own, reached over SSH. Its files are not those of the machine that you run on. ` +
 	`Relative paths begin in its working folder, which cd in exec changes.`
 
+// mcpVersion is the newest version of the protocol that the SDK speaks.
+const mcpVersion = "2026-07-28"
+
 // maxMCPLine bounds a message from a client: the content of a file that it writes.
 const maxMCPLine = 32 << 20
 

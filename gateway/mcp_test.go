@@ -76,6 +76,9 @@ func textOf(r *mcp.CallToolResult) string {
 func TestMCP(t *testing.T) {
 	s := newStage(t, nil)
 	c := s.talk(s.login("web", s.alice), nil)
+	if v := c.InitializeResult().ProtocolVersion; v != mcpVersion {
+		t.Errorf("the SDK speaks version %s by now", v)
+	}
 	list, err := c.ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -52,7 +53,7 @@ func (r *runs) resume(ctx context.Context) error {
 		}
 		r.release(l)
 	}
-	return nil
+	return r.watchJobs(ctx, "")
 }
 
 // A liveRun is a run that is at work or that somebody follows.
@@ -68,6 +69,8 @@ type liveRun struct {
 	changed chan struct{} // closed at the next event
 	viewers map[*viewer]bool
 	asks    map[string]*openQuestion
+	alone   *time.Timer   // runs while a turn goes on that nobody follows; may be nil
+	bearing time.Duration // how long it may go on so; 0: until its budget is used up
 
 	redact atomic.Pointer[redact.Redactor]
 }
@@ -93,6 +96,34 @@ func (r *runs) release(l *liveRun) {
 	}
 }
 
+// errAlone ends the turn of a run that is not to go on alone for so long.
+var errAlone = errors.New("nobody has followed the run for as long as it may go on so (--max-run-after-disconnect)")
+
+// unattended is how long a run may go on with nobody there; 0: as long as it likes.
+func unattended(row store.Run) (time.Duration, error) {
+	var o RunOptions
+	err := json.Unmarshal(row.Options, &o)
+	return o.Unattended, err
+}
+
+// attended looks at whether somebody follows the turn that goes on. The caller holds mu.
+func (l *liveRun) attended() {
+	if l.alone != nil {
+		l.alone.Stop()
+		l.alone = nil
+	}
+	if !l.working || len(l.viewers) > 0 || l.bearing == 0 {
+		return
+	}
+	l.alone = time.AfterFunc(l.bearing, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.cancel != nil && len(l.viewers) == 0 {
+			l.cancel(errAlone)
+		}
+	})
+}
+
 // errBusy is the answer to who wants to say something in the middle of a turn.
 var errBusy = &problem{kind: conflict, sentence: "the agent is at work on this run", hint: "wait for its end: ssh gate@HOST attach RUN; or end it: ssh gate@HOST cancel RUN"}
 
@@ -110,6 +141,10 @@ func (l *liveRun) begin(prompt *string) error {
 	past := newRunPast()
 	cfg, done, err := l.config(past)
 	if err != nil {
+		return err
+	}
+	if l.bearing, err = unattended(l.row); err != nil {
+		done()
 		return err
 	}
 	if prompt != nil {
@@ -130,6 +165,7 @@ func (l *liveRun) begin(prompt *string) error {
 	}
 	ctx, cancel := context.WithCancelCause(l.runs.ctx)
 	l.working, l.cancel = true, cancel
+	l.attended()
 	l.runs.mu.Lock()
 	l.holders++
 	l.runs.mu.Unlock()
@@ -155,6 +191,7 @@ func (l *liveRun) work(ctx context.Context, run *agent.Run, prompt *string) {
 	}
 	l.mu.Lock()
 	l.working, l.cancel = false, nil
+	l.attended()
 	l.mu.Unlock()
 	switch {
 	case errors.Is(err, agent.ErrSuspended):

@@ -20,6 +20,7 @@ const (
 // A viewer is somebody who follows a run.
 type viewer struct {
 	partials chan partial // nil: they do not want them
+	deltas   bool         // pieces of responses, too
 	next     *partial     // that was taken from there, and is not due yet
 }
 
@@ -70,6 +71,9 @@ func (l *liveRun) Show(e agent.Event) {
 	defer l.mu.Unlock()
 	mark(&e, l.row.Sandbox)
 	for v := range l.viewers {
+		if e.Type == agent.TypeStream && !v.deltas {
+			continue
+		}
 		select {
 		case v.partials <- partial{e, l.seq}:
 		default: // a slow follower misses pieces, never whole events
@@ -125,7 +129,8 @@ func (l *liveRun) stored(ctx context.Context) iter.Seq2[agent.Event, error] {
 // A following is what somebody who follows a run wants of it.
 type following struct {
 	after    int64 // the event that they have already
-	partials bool
+	partials bool  // also events that are not kept
+	deltas   bool  // also pieces of responses; with partials
 
 	// begin is called before anything is told, when nothing that begins then can
 	// be missed. It may be nil.
@@ -147,15 +152,17 @@ type following struct {
 func (l *liveRun) follow(ctx context.Context, f following) error {
 	v := &viewer{}
 	if f.partials {
-		v.partials = make(chan partial, maxPartials)
+		v.partials, v.deltas = make(chan partial, maxPartials), f.deltas
 	}
 	l.mu.Lock()
 	l.viewers[v] = true
+	l.attended()
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.viewers, v)
+		l.attended()
 	}()
 	if f.begin != nil {
 		if err := f.begin(); err != nil {

@@ -23,6 +23,7 @@ type progressFeed struct {
 	mu      sync.Mutex
 	streams map[string]*progressStream
 	bytes   int64
+	job     string
 	last    time.Time
 	timer   *time.Timer // nil: nothing waits
 	ended   bool
@@ -51,7 +52,7 @@ func (f *progressFeed) add(p agent.Progress) {
 		s.clean = f.secret.Writer(&s.text)
 		f.streams[p.Stream] = s
 	}
-	f.bytes = p.Bytes
+	f.bytes, f.job = p.Bytes, p.Job
 	io.WriteString(s.clean, p.Text)
 	switch wait := progressEvery - time.Since(f.last); {
 	case f.timer != nil:
@@ -80,7 +81,7 @@ func (f *progressFeed) flush() {
 			text = strings.ToValidUTF8(text[over:], "")
 		}
 		f.last = time.Now()
-		f.show(agent.Progress{Stream: name, Text: text, Bytes: f.bytes, Elapsed: time.Since(f.begun).Milliseconds()})
+		f.show(agent.Progress{Job: f.job, Stream: name, Text: text, Bytes: f.bytes, Elapsed: time.Since(f.begun)})
 	}
 }
 

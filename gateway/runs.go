@@ -38,16 +38,18 @@ const (
 
 // RunOptions are what a run was started with. They are kept with it.
 type RunOptions struct {
-	Model    string        `json:"model,omitempty"` // NAME, or anthropic/NAME, openai/NAME or chat/NAME
-	BaseURL  string        `json:"base_url,omitempty"`
-	Approval agent.Mode    `json:"approval,omitempty"`
-	Rules    []string      `json:"rules,omitempty"`
-	Steps    int           `json:"max_steps,omitempty"`
-	Tokens   int64         `json:"max_tokens,omitempty"`
-	Cost     float64       `json:"max_cost,omitempty"` // US dollars
-	Time     time.Duration `json:"max_time,omitempty"`
-	Thinking int64         `json:"thinking,omitempty"` // tokens
-	Attended bool          `json:"attended,omitempty"` // somebody may be asked; else what needs an answer is denied
+	Model      string        `json:"model,omitempty"` // NAME, or anthropic/NAME, openai/NAME or chat/NAME
+	BaseURL    string        `json:"base_url,omitempty"`
+	Approval   agent.Mode    `json:"approval,omitempty"`
+	Rules      []string      `json:"rules,omitempty"`
+	Steps      int           `json:"max_steps,omitempty"`
+	Tokens     int64         `json:"max_tokens,omitempty"`
+	Cost       float64       `json:"max_cost,omitempty"` // US dollars
+	Time       time.Duration `json:"max_time,omitempty"`
+	Thinking   int64         `json:"thinking,omitempty"`                 // tokens
+	Unattended time.Duration `json:"max_run_after_disconnect,omitempty"` // how long a turn goes on that nobody follows; 0: as long as it may anyway
+
+	Attended bool `json:"attended,omitempty"` // somebody may be asked; else what needs an answer is denied
 
 	NoQuestions bool `json:"no_questions,omitempty"` // those who attend can approve, and not answer
 }

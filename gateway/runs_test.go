@@ -44,7 +44,7 @@ func poke(calls *sync.Map) toolbox {
 		do := func(ctx context.Context, id string, input json.RawMessage, p func(agent.Progress)) (agent.Result, error) {
 			n, _ := calls.LoadOrStore(id, new(int))
 			*n.(*int)++
-			p(agent.Progress{Stream: "stdout", Text: "poking"})
+			p(agent.Progress{Stream: "stdout", Text: "poking", Bytes: 6})
 			if strings.Contains(string(input), "wait") {
 				<-ctx.Done()
 			}
@@ -170,7 +170,7 @@ func inOrder(t *testing.T, events []map[string]any, first float64) {
 }
 
 func TestAgentPrompt(t *testing.T) {
-	s, m, _ := agentStage(t, []agent.Block{agent.Text("I poke."), toolUse("t1", `{"at":"x"}`)}, []agent.Block{agent.Text("Done.")})
+	s, m, _ := agentStage(t, []agent.Block{agent.Text("I poke."), toolUse("t1", `{"at":"x"}`)}, []agent.Block{agent.Text("Done.")}, []agent.Block{agent.Text("More.")})
 	w := s.agent(t, s.login("web", s.alice), "agent --partials")
 	w.say("poke it")
 	w.ch.CloseWrite()
@@ -192,14 +192,26 @@ func TestAgentPrompt(t *testing.T) {
 	if last["result"] != "Done." || last["subtype"] != "success" || w.exit() != 0 {
 		t.Errorf("last: %v", last)
 	}
-	partials := 0
+	if init := events[0]; init["mcp_version"] != mcpVersion || init["acp_version"] != float64(acpVersion) || init["cwd"] != "~" || init["driver"] != "local" {
+		t.Errorf("first: %v", init)
+	}
+	count := make(map[string]int)
 	for _, e := range events {
-		if e["type"] == "stream_event" || e["type"] == "tool_progress" {
-			partials++
+		count[e["type"].(string)]++
+		if e["type"] == "tool_progress" && (e["tool_use_id"] != "t1" || e["tool"] != "poke" || e["stdout"] != "poking" || e["elapsed_ms"] == nil || e["bytes"] != 6.0) {
+			t.Errorf("progress: %v", e)
+		}
+		if e["type"] == "usage" && (e["sandbox_seconds"] == nil || e["context_size"] == nil) {
+			t.Errorf("usage: %v", e)
 		}
 	}
-	if partials == 0 {
-		t.Error("no partials")
+	if count["stream_event"] == 0 || count["tool_progress"] != 1 || count["usage"] != 2 {
+		t.Errorf("events: %v", count)
+	}
+	for _, e := range s.whole(t, "agent --continue", "more") {
+		if e["type"] == "stream_event" {
+			t.Errorf("a piece that nobody wanted: %v", e)
+		}
 	}
 	if !strings.Contains(m.Requests()[1], `poked {\"at\":\"x\"}`) {
 		t.Errorf("the model was told %s", m.Requests()[1])
@@ -209,6 +221,18 @@ func TestAgentPrompt(t *testing.T) {
 			t.Errorf("the key is in %s", b)
 		}
 	}
+}
+
+// whole returns all that the agent subsystem says to a prompt.
+func (s *stage) whole(t *testing.T, line, prompt string) (all []map[string]any) {
+	t.Helper()
+	w := s.agent(t, s.login("web", s.alice), line)
+	w.say(prompt)
+	w.ch.CloseWrite()
+	for e := w.next(); e != nil; e = w.next() {
+		all = append(all, e)
+	}
+	return all
 }
 
 func TestAgentBadRequests(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"sandgate/agent"
 	"sandgate/gateway/redact"
@@ -23,6 +24,7 @@ type toolbox func(run store.Run, past *runPast, use func(context.Context) (*sand
 type toolset struct {
 	tools    []agent.Tool
 	guidance func(ctx context.Context, paths []string) []agent.Guide // nil: there is none
+	inUse    func() time.Duration                                    // how long the sandbox was, in this turn; nil: not known
 	done     func()
 }
 
@@ -64,8 +66,8 @@ func (l *liveRun) config(past *runPast) (agent.Config, func(), error) {
 		Tools:  tools,
 		System: systemPrompt(l.row.Sandbox),
 		Init: map[string]any{
-			"driver": row.Driver, "cwd": cmp.Or(past.workingDir(), "."), "apiKeySource": "vault",
-			"acp_version": acpVersion, "sandgate_version": l.runs.gate.cfg.Version,
+			"driver": row.Driver, "cwd": cmp.Or(past.workingDir(), "~"), "apiKeySource": "vault",
+			"acp_version": acpVersion, "mcp_version": mcpVersion, "sandgate_version": l.runs.gate.cfg.Version,
 		},
 		Approval: agent.Approval{Mode: cmp.Or(o.Approval, agent.Auto), Rules: o.Rules},
 		Budget:   agent.Budget{Steps: o.Steps, Tokens: o.Tokens, Cost: o.Cost, Time: o.Time},
@@ -73,6 +75,8 @@ func (l *liveRun) config(past *runPast) (agent.Config, func(), error) {
 		Quota:    func(ctx context.Context) error { return l.runs.gate.sandboxes.Afford(ctx, l.row.UserID) },
 		Spent:    l.spent,
 		Log:      l,
+
+		SandboxTime: set.inUse,
 	}
 	if set.guidance != nil {
 		cfg.Guidance = func(ctx context.Context, paths []string) []agent.Guide {
@@ -103,6 +107,7 @@ func (l *liveRun) watched(row store.Sandbox, t agent.Tool) agent.Tool {
 			if errors.Is(err, agent.ErrNotBegun) {
 				return res, err
 			}
+			l.noteJob(row, id, res.Detail)
 			secret := l.redact.Load()
 			outcome := auditOK
 			if err != nil || res.IsError {

@@ -82,6 +82,8 @@ type runTools struct {
 
 	mu    sync.Mutex
 	lease *sandbox.Lease // nil: not opened yet
+	since time.Time      // when it was opened
+	had   time.Duration  // how long those before it were
 
 	guided map[string]bool // folders and paths that guidance was asked for; only the loop's
 }
@@ -108,16 +110,32 @@ func guestTools(run store.Run, past *runPast, use func(context.Context) (*sandbo
 		}
 		tools = append(tools, made)
 	}
-	return toolset{tools: tools, guidance: t.guidance, done: t.done}
+	return toolset{tools: tools, guidance: t.guidance, inUse: t.inUse, done: t.done}
 }
 
 func (t *runTools) done() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.release()
+}
+
+// release ends the use of the sandbox, if there is one. The caller holds mu.
+func (t *runTools) release() {
 	if t.lease != nil {
 		t.lease.Release()
 		t.lease = nil
+		t.had += time.Since(t.since)
 	}
+}
+
+// inUse is for how long the sandbox was in use.
+func (t *runTools) inUse() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lease == nil {
+		return t.had
+	}
+	return t.had + time.Since(t.since)
 }
 
 // open returns the use of the sandbox, anew if the last one has ended.
@@ -127,8 +145,7 @@ func (t *runTools) open(ctx context.Context) (*sandbox.Lease, error) {
 	if t.lease != nil {
 		select {
 		case <-t.lease.Done():
-			t.lease.Release()
-			t.lease = nil
+			t.release()
 		default:
 			return t.lease, nil
 		}
@@ -137,7 +154,7 @@ func (t *runTools) open(ctx context.Context) (*sandbox.Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.lease = lease
+	t.lease, t.since = lease, time.Now()
 	return lease, nil
 }
 
@@ -168,7 +185,7 @@ func (t *runTools) call(ctx context.Context, name, id string, input json.RawMess
 		if g.Stderr {
 			stream = "stderr"
 		}
-		p(agent.Progress{Stream: stream, Text: g.Text, Bytes: g.Bytes})
+		p(agent.Progress{Job: g.Job, Stream: stream, Text: g.Text, Bytes: g.Bytes})
 	}
 	out, err := lease.Tool(ctx, call, show)
 	if e, ok := errors.AsType[*tool.Error](err); ok && e.Code == tool.NotRead && t.remind(ctx, lease) {

@@ -108,6 +108,7 @@ func (c *verbCall) followRun(d deed, id string, after int64, begin func() error,
 	err := c.login.Follow(c.ctx, d, id, following{
 		after:    after,
 		partials: !asJSON,
+		deltas:   true,
 		begin:    begin,
 		until:    untilIdle,
 		yield: func(e agent.Event, line []byte) error {

@@ -135,6 +135,58 @@ func (db *DB) AppendRunEvent(ctx context.Context, runID string, seq int64, event
 	return nil
 }
 
+// AppendRunJob keeps an event that says that a command of a run goes on by itself, or
+// has ended. The state of the run stays what it is. ErrExists if seq is taken, or if
+// that was said before; ErrNotFound if the run is gone.
+func (db *DB) AppendRunJob(ctx context.Context, runID string, seq int64, event []byte, job string, running bool, at time.Time) error {
+	err := transact(ctx, db.write, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, "UPDATE runs SET changed = ? WHERE id = ?", toMillis(at), runID)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return errors.Join(err, ErrNotFound)
+		}
+		if running {
+			_, err = tx.ExecContext(ctx, "INSERT INTO run_jobs (run_id, job) VALUES (?, ?)", runID, job)
+		} else if res, err = tx.ExecContext(ctx, "DELETE FROM run_jobs WHERE run_id = ? AND job = ?", runID, job); err == nil {
+			var n int64
+			if n, err = res.RowsAffected(); err == nil && n == 0 {
+				err = ErrExists
+			}
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "INSERT INTO run_events (run_id, seq, event) VALUES (?, ?, ?)", runID, seq, event)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("event %d of run %q: %w", seq, runID, meaning(err))
+	}
+	return nil
+}
+
+// RunJobs returns the commands of a sandbox's runs that go on, as far as their runs
+// know, by run. An empty id means all sandboxes.
+func (db *DB) RunJobs(ctx context.Context, sandboxID string) (map[string][]string, error) {
+	rows, err := db.read.QueryContext(ctx, `SELECT j.run_id, j.job FROM run_jobs j JOIN runs r ON r.id = j.run_id
+		WHERE ?1 = '' OR r.sandbox_id = ?1`, sandboxID)
+	if err != nil {
+		return nil, fmt.Errorf("jobs of runs: %w", err)
+	}
+	defer rows.Close()
+	jobs := make(map[string][]string)
+	for rows.Next() {
+		var run, job string
+		if err := rows.Scan(&run, &job); err != nil {
+			return nil, fmt.Errorf("jobs of runs: %w", err)
+		}
+		jobs[run] = append(jobs[run], job)
+	}
+	return jobs, rows.Err()
+}
+
 // A RunEvent is one event of a run.
 type RunEvent struct {
 	Seq   int64

@@ -47,8 +47,40 @@ func TestRuns(t *testing.T) {
 	if all, err := db.RunsAtWork(ctx); err != nil || len(all) != 1 {
 		t.Errorf("at work: %v, %v", all, err)
 	}
+	for _, tt := range []struct {
+		seq     int64
+		job     string
+		running bool
+		want    error
+	}{
+		{4, "j1", true, nil},
+		{5, "j1", true, ErrExists},
+		{5, "j2", true, nil},
+		{5, "j1", false, ErrExists}, // the number
+		{6, "j1", false, nil},
+		{7, "j1", false, ErrExists},
+	} {
+		if err := db.AppendRunJob(ctx, "run1", tt.seq, []byte("j"), tt.job, tt.running, at); !errors.Is(err, tt.want) {
+			t.Errorf("%+v: %v", tt, err)
+		}
+	}
+	if err := db.AppendRunJob(ctx, "run2", 1, []byte("j"), "j1", true, at); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a job of no run: %v", err)
+	}
+	if jobs, err := db.RunJobs(ctx, s.ID); err != nil || len(jobs) != 1 || len(jobs["run1"]) != 1 || jobs["run1"][0] != "j2" {
+		t.Errorf("jobs: %v, %v", jobs, err)
+	}
+	if jobs, err := db.RunJobs(ctx, "another"); err != nil || len(jobs) != 0 {
+		t.Errorf("jobs of another sandbox: %v, %v", jobs, err)
+	}
+	if got, err := db.Run(ctx, "run1"); err != nil || got.State != RunWorking {
+		t.Errorf("after a job the run is %+v, %v", got, err)
+	}
 	if err := db.DeleteSandbox(ctx, s.ID); err != nil {
 		t.Fatal(err)
+	}
+	if jobs, err := db.RunJobs(ctx, ""); err != nil || len(jobs) != 0 {
+		t.Errorf("jobs of a sandbox that was removed: %v, %v", jobs, err)
 	}
 	if events, err := db.RunEvents(ctx, "run1", 0, 10); err != nil || len(events) != 0 {
 		t.Errorf("a sandbox was removed, and its run has %v, %v", events, err)
