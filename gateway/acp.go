@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 
 	"sandgate/agent"
 	"sandgate/sandbox/guest"
@@ -49,6 +51,7 @@ const (
 	rpcNoMethod  = -32601
 	rpcBadParams = -32602
 	rpcFailed    = -32603
+	rpcNotFound  = -32002 // the protocol's own
 )
 
 // An acpServer serves the protocol on one channel.
@@ -169,8 +172,11 @@ func (a *acpServer) reply(id json.RawMessage, result any, err error) error {
 	if !ok {
 		p := a.s.login.explain(err)
 		e = &acpError{Code: rpcFailed, Message: p.sentence, Data: map[string]any{"remedy": p.hint}}
-		if p.kind == usage {
+		switch p.kind {
+		case usage:
 			e.Code = rpcBadParams
+		case notFound:
+			e.Code = rpcNotFound
 		}
 	}
 	return a.send(acpMessage{ID: id, Error: e})
@@ -244,19 +250,23 @@ func (a *acpServer) call(method string, params json.RawMessage) (any, error) {
 		Prompt     []acpContent      `json:"prompt"`
 		ModeID     string            `json:"modeId"`
 		Cwd        string            `json:"cwd"`
+		Meta       struct {
+			After int64 `json:"after"`
+		} `json:"_meta"`
 	}
 	if len(params) > 0 {
 		if err := json.Unmarshal(params, &p); err != nil {
 			return nil, &acpError{Code: rpcBadParams, Message: "malformed parameters: " + oneLine(err.Error())}
 		}
 	}
+	none := struct{}{}
 	switch method {
 	case "initialize":
 		return map[string]any{
 			"protocolVersion": acpVersion,
 			"agentCapabilities": map[string]any{
 				"loadSession":         true,
-				"sessionCapabilities": map[string]any{"resume": map[string]any{}},
+				"sessionCapabilities": map[string]any{"resume": none, "list": none, "close": none, "delete": none},
 				"promptCapabilities":  map[string]bool{"image": false, "audio": false, "embeddedContext": true},
 				"mcpCapabilities":     map[string]bool{"http": false, "sse": false},
 			},
@@ -268,9 +278,17 @@ func (a *acpServer) call(method string, params json.RawMessage) (any, error) {
 	case "session/new":
 		return a.begin(len(p.MCPServers), p.Cwd)
 	case "session/load":
-		return a.attach(p.SessionID, true)
+		return a.attach(p.SessionID, max(0, p.Meta.After))
 	case "session/resume":
-		return a.attach(p.SessionID, false)
+		return a.attach(p.SessionID, 1<<62)
+	case "session/list":
+		return a.list(p.Cwd)
+	case "session/close": // others may go on with it
+		_, err := a.s.login.CancelRun(a.ctx, p.SessionID)
+		return nil, err
+	case "session/delete":
+		_, err := a.s.login.RemoveRun(a.ctx, p.SessionID)
+		return nil, err
 	case "session/prompt":
 		return a.prompt(p.SessionID, p.Prompt)
 	case "session/set_mode":
@@ -305,39 +323,66 @@ func (a *acpServer) begin(servers int, cwd string) (any, error) {
 	if t.lobby {
 		return nil, &problem{kind: usage, sentence: "the agent works in a sandbox", hint: "ssh -s SANDBOX@HOST acp"}
 	}
-	o := RunOptions{Approval: agent.Ask, Attended: true, NoQuestions: true}
-	run, err := l.NewRun(a.ctx, t, o, "from an editor")
+	o := RunOptions{Approval: agent.Ask, Attended: true, NoQuestions: true, ClientDir: cwd}
+	run, err := l.NewRun(a.ctx, t, o, "")
 	if err != nil {
 		return nil, err
 	}
-	meta := map[string]any{"sandbox": run.Sandbox, "clientCwd": cwd, "cwd": "the sandbox's own working folder"}
+	meta := map[string]any{"sandbox": run.Sandbox, "clientCwd": cwd, "cwd": "~"}
 	if servers > 0 {
 		meta["mcpServers"] = "none of them is used: the agent has the sandbox's tools"
 	}
 	return map[string]any{"sessionId": run.ID, "modes": modesOf(o), "_meta": meta}, nil
 }
 
-// attach takes a run up: with replay all that was in it is shown. If a turn is going on,
-// it is shown from here on, what it asks is asked here too, and its end is an update.
-func (a *acpServer) attach(id string, replay bool) (any, error) {
+// list returns the runs in the sandbox, those that an editor began in another folder than
+// cwd left out. Without a folder of an editor's, a run's is the root.
+func (a *acpServer) list(cwd string) (any, error) {
+	t, err := a.s.login.target()
+	if err != nil {
+		return nil, err
+	}
+	row, err := a.s.login.reach(a.ctx, t, request{deed: "runs ls"})
+	if err != nil {
+		return nil, err
+	}
+	all, err := a.s.login.Runs(a.ctx)
+	if err != nil {
+		return nil, err
+	}
+	sessions := []any{}
+	for _, run := range all {
+		var o RunOptions
+		json.Unmarshal(run.Options, &o)
+		if run.SandboxID != row.ID || cwd != "" && o.ClientDir != "" && cwd != o.ClientDir {
+			continue
+		}
+		sessions = append(sessions, map[string]any{
+			"sessionId": run.ID, "cwd": cmp.Or(o.ClientDir, "/"), "title": run.Title, "updatedAt": run.Changed.UTC().Format(time.RFC3339),
+		})
+	}
+	return map[string]any{"sessions": sessions}, nil
+}
+
+// attach takes a run up: what was in it after an event is shown. If a turn is going on, it
+// is shown from here on, what it asks is asked here too, and its end is an update.
+func (a *acpServer) attach(id string, after int64) (any, error) {
 	l := a.s.login
 	run, err := l.run(a.ctx, "runs attach", id)
 	if err != nil {
 		return nil, err
 	}
-	after := int64(0)
-	if !replay {
-		if after, err = l.gate.db.LastRunEvent(a.ctx, run.ID); err != nil {
-			return nil, err
-		}
+	last, err := l.gate.db.LastRunEvent(a.ctx, run.ID)
+	if err != nil {
+		return nil, err
 	}
 	v := a.view(a.open, run.ID)
-	v.replay = true
+	v.replay, v.after = true, min(after, last)
 	replayed := make(chan error, 1)
 	a.calls.Go(func() {
 		defer v.close()
 		err := l.Follow(v.ctx, "runs attach", run.ID, following{
-			after: after, partials: true, deltas: true, until: untilIdle, yield: v.show,
+			partials: true, deltas: true, until: untilIdle, yield: v.show,
 			replayed: func() error {
 				v.replay = false
 				for _, q := range v.unanswered {
@@ -400,6 +445,15 @@ func promptText(blocks []acpContent) string {
 	return strings.Join(parts, "\n")
 }
 
+// tellTitle tells the client what a run is called by now.
+func (a *acpServer) tellTitle(id string) error {
+	run, err := a.s.login.gate.db.Run(a.ctx, id)
+	if err != nil {
+		return err
+	}
+	return a.update(id, map[string]any{"sessionUpdate": "session_info_update", "title": run.Title, "updatedAt": run.Changed.UTC().Format(time.RFC3339)})
+}
+
 // prompt says something in a run and shows what comes of it.
 func (a *acpServer) prompt(id string, blocks []acpContent) (any, error) {
 	l := a.s.login
@@ -413,13 +467,17 @@ func (a *acpServer) prompt(id string, blocks []acpContent) (any, error) {
 	}
 	v := a.view(a.ctx, run.ID)
 	defer v.close()
+	words := promptText(blocks)
 	if err := l.Follow(a.ctx, "agent", run.ID, following{
 		after:    after,
 		partials: true,
 		deltas:   true,
 		begin: func() error {
-			_, err := l.ContinueRun(a.ctx, run.ID, promptText(blocks))
-			return err
+			run, err := l.ContinueRun(a.ctx, run.ID, words)
+			if err != nil || run.Title != "" {
+				return err
+			}
+			return a.tellTitle(run.ID)
 		},
 		until: untilIdle,
 		yield: v.show,

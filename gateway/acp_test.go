@@ -3,10 +3,15 @@ package gateway
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"sandgate/agent"
+	"sandgate/agent/scripted"
 )
 
 // request sends a request; reply returns the updates before its response, and that.
@@ -96,7 +101,7 @@ func TestACP(t *testing.T) {
 	if got := r["result"].(map[string]any)["stopReason"]; got != "end_turn" {
 		t.Errorf("prompt: %v", r)
 	}
-	want := "agent_message_chunk tool_call/pending usage_update session/request_permission tool_call_update/in_progress tool_call_update/completed agent_message_chunk usage_update"
+	want := "session_info_update agent_message_chunk tool_call/pending usage_update session/request_permission tool_call_update/in_progress tool_call_update/completed agent_message_chunk usage_update"
 	// Pieces of output are shown while they are news.
 	got := strings.Replace(kindsOf(updates), "in_progress tool_call_update ", "in_progress ", 1)
 	if got != want && got != strings.Replace(want, "usage_update session/request_permission", "session/request_permission usage_update", 1) {
@@ -134,7 +139,7 @@ func TestACP(t *testing.T) {
 		code   float64
 	}{
 		{"no/such", nil, rpcNoMethod},
-		{"session/prompt", map[string]any{"sessionId": "run-none", "prompt": []any{}}, rpcFailed},
+		{"session/prompt", map[string]any{"sessionId": "run-none", "prompt": []any{}}, rpcNotFound},
 		{"session/prompt", map[string]any{"sessionId": id, "prompt": []any{}}, rpcBadParams},
 		{"session/prompt", "x", rpcBadParams},
 		{"session/set_mode", map[string]any{"sessionId": id, "modeId": "x"}, rpcBadParams},
@@ -195,8 +200,8 @@ func TestACPAttach(t *testing.T) {
 			}
 			b, _ := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": ask["id"], "result": map[string]any{"outcome": map[string]any{"outcome": "selected", "optionId": "allow"}}})
 			c.say(string(b) + "\n")
-		} else { // what was asked before is not shown, and others answer
-			until(func(m map[string]any) bool { return m["id"] == 1.0 })
+		} else { // what was before is not shown; others may answer
+			until(func(m map[string]any) bool { return m["id"] == 1.0 && m["method"] == nil })
 			s.must(s.alice, "approve "+id.(string), nil)
 		}
 		end := until(func(m map[string]any) bool { return strings.Contains(fmt.Sprint(m), "session_info_update") })
@@ -210,6 +215,105 @@ func TestACPAttach(t *testing.T) {
 		if code := c.exit(); code != 0 {
 			t.Errorf("exit %d: %s", code, c.stderr.String())
 		}
+	}
+}
+
+// What a client does with sessions, and what it is told of a turn besides its text.
+func TestACPSessions(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	m := scripted.New(
+		[]agent.Block{agent.Text("- [x] look\n- [ ] write\n"), scripted.Call("c1", "write", map[string]any{"path": file, "content": "one\ntwo\n"})},
+		[]agent.Block{scripted.Call("c2", "edit", map[string]any{"path": file, "edits": []any{
+			map[string]any{"old": "one", "new": "1"}, map[string]any{"old": "two", "new": "2"}}})},
+		[]agent.Block{agent.Text("Done.")})
+	var refused atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if refused.CompareAndSwap(false, true) {
+			w.Header().Set("Retry-After-Ms", "1")
+			w.WriteHeader(529)
+			return
+		}
+		m.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	s := newStage(t, func(c *Config) { c.Agent = AgentConfig{AnthropicURL: server.URL, AnthropicKey: "k"} })
+	c := s.agent(t, s.login("web", s.alice), "acp")
+	ask := func(method string, params map[string]any) (updates []map[string]any, result map[string]any) {
+		t.Helper()
+		c.request(1, method, params)
+		updates, r := c.reply(1)
+		if result, _ = r["result"].(map[string]any); result == nil {
+			t.Fatalf("%s: %v", method, r)
+		}
+		return updates, result
+	}
+	_, made := ask("session/new", map[string]any{"cwd": "/home/me/project", "mcpServers": []any{}})
+	id := made["sessionId"]
+	ask("session/set_mode", map[string]any{"sessionId": id, "modeId": "auto"})
+	updates, _ := ask("session/prompt", map[string]any{"sessionId": id, "prompt": []any{map[string]any{"type": "text", "text": "Write it"}}})
+	var seq float64
+	found := make(map[string]map[string]any)
+	for _, u := range updates {
+		up := u["params"].(map[string]any)["update"].(map[string]any)
+		meta, _ := up["_meta"].(map[string]any)
+		if n, ok := meta["seq"].(float64); ok && n < seq {
+			t.Errorf("%v after %v", n, seq)
+		} else if ok {
+			seq = n
+		}
+		key := fmt.Sprintf("%v %v %v", up["sessionUpdate"], up["toolCallId"], up["status"])
+		for _, name := range []string{"retry", "compaction"} {
+			if meta[name] != nil {
+				key = name
+			}
+		}
+		found[key] = up
+	}
+	if e := fmt.Sprint(found["plan <nil> <nil>"]["entries"]); e != "[map[content:look priority:medium status:completed] map[content:write priority:medium status:pending]]" {
+		t.Errorf("plan: %s in %s", e, kindsOf(updates))
+	}
+	if retry := fmt.Sprint(found["retry"]); !strings.Contains(retry, "attempt:1") || !strings.Contains(retry, "status:529") {
+		t.Errorf("retry: %s in %s", retry, kindsOf(updates))
+	}
+	if e := found["tool_call_update c2 completed"]; fmt.Sprint(e["locations"]) != "[map[path:"+file+"]]" || strings.Count(fmt.Sprint(e["content"]), "type:diff") != 2 {
+		t.Errorf("edit: %v", e)
+	}
+	if e := found["session_info_update <nil> <nil>"]; e["title"] != "Write it" {
+		t.Errorf("title: %v", e)
+	}
+
+	for cwd, want := range map[string]int{"": 1, "/home/me/project": 1, "/elsewhere": 0} {
+		_, list := ask("session/list", map[string]any{"cwd": cwd})
+		all := list["sessions"].([]any)
+		if len(all) != want {
+			t.Errorf("%d sessions in %q: %v", len(all), cwd, all)
+		}
+		for _, one := range all {
+			if one := one.(map[string]any); one["sessionId"] != id || one["title"] != "Write it" || one["cwd"] != "/home/me/project" {
+				t.Errorf("in %q: %v", cwd, one)
+			}
+		}
+	}
+	updates, _ = ask("session/load", map[string]any{"sessionId": id, "cwd": "/", "mcpServers": []any{}, "_meta": map[string]any{"after": seq - 1}})
+	for _, u := range updates {
+		if n := u["params"].(map[string]any)["update"].(map[string]any)["_meta"].(map[string]any)["seq"]; n != seq {
+			t.Errorf("after %v it is shown %v", seq-1, n)
+		}
+	}
+	if len(updates) == 0 {
+		t.Error("nothing is shown")
+	}
+	if updates, _ := ask("session/resume", map[string]any{"sessionId": id, "cwd": "/"}); len(updates) != 0 {
+		t.Errorf("shown again: %s", kindsOf(updates))
+	}
+	ask("session/close", map[string]any{"sessionId": id})
+	ask("session/delete", map[string]any{"sessionId": id})
+	if _, list := ask("session/list", nil); len(list["sessions"].([]any)) != 0 {
+		t.Errorf("after it was deleted: %v", list)
+	}
+	c.ch.CloseWrite()
+	if code := c.exit(); code != 0 {
+		t.Errorf("exit %d: %s", code, c.stderr.String())
 	}
 }
 
@@ -236,8 +340,15 @@ func FuzzACPContent(f *testing.F) {
 		if json.Unmarshal([]byte(prompt), &blocks) == nil {
 			promptText(blocks)
 		}
-		if d := diffOf(json.RawMessage(input)); d != nil && d["path"] == "" {
-			t.Errorf("%q: a change of no file", input)
+		for _, d := range diffsOf(json.RawMessage(input), "") {
+			if d.(map[string]any)["path"] == "" {
+				t.Errorf("%q: a change of no file", input)
+			}
+		}
+		for _, e := range planIn(input) {
+			if e.Content == "" || e.Status == "" {
+				t.Errorf("%q: %+v", input, e)
+			}
 		}
 	})
 }

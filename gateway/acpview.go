@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,7 +18,8 @@ const maxACPOutput = 8 << 10
 type acpView struct {
 	a      *acpServer
 	run    string
-	replay bool // also what the user said
+	replay bool  // also what the user said
+	after  int64 // the last event that the client knows
 
 	shown  strings.Builder            // the text of the response that is going on
 	output map[string]string          // of commands, by call
@@ -73,11 +75,25 @@ func (v *acpView) show(e agent.Event, line []byte) error {
 		Used      int64          `json:"context_used"`
 		Size      int64          `json:"context_size"`
 		Cost      *float64       `json:"cost_usd"`
+		Detail    struct {
+			Path string `json:"path"`
+		} `json:"sandgate"`
 	}
 	if err := json.Unmarshal(line, &f); err != nil {
 		return fmt.Errorf("event %d: %w", e.Seq, err)
 	}
 	update := func(kind string, fields map[string]any) error {
+		if e.Seq != 0 && e.Seq <= v.after {
+			return nil
+		}
+		meta, _ := fields["_meta"].(map[string]any)
+		if e.Seq != 0 {
+			if meta == nil {
+				meta = make(map[string]any)
+			}
+			meta["seq"] = e.Seq
+			fields["_meta"] = meta
+		}
 		fields["sessionUpdate"] = kind
 		return v.a.update(v.run, fields)
 	}
@@ -95,8 +111,13 @@ func (v *acpView) show(e agent.Event, line []byte) error {
 	case agent.TypeAssistant:
 		return v.response(f.Message.Content, update)
 	case agent.TypeSystem:
-		if e.Subtype == "tool_start" {
+		switch e.Subtype {
+		case "tool_start":
 			return update("tool_call_update", map[string]any{"toolCallId": f.ToolUseID, "status": "in_progress"})
+		case agent.SubtypeRetry:
+			return update("session_info_update", map[string]any{"_meta": map[string]any{"retry": some(e, "attempt", "max", "wait_ms", "status", "error")}})
+		case agent.SubtypeCompact:
+			return update("session_info_update", map[string]any{"_meta": map[string]any{"compaction": some(e, "trigger", "pre_tokens", "post_tokens")}})
 		}
 	case agent.TypeToolProgress:
 		out := v.output[f.ToolUseID] + f.Stdout + f.Stderr
@@ -106,7 +127,7 @@ func (v *acpView) show(e agent.Event, line []byte) error {
 		v.output[f.ToolUseID] = out
 		return update("tool_call_update", map[string]any{"toolCallId": f.ToolUseID, "content": []any{map[string]any{"type": "content", "content": text(out)}}})
 	case agent.TypeUser:
-		return v.user(f.Message.Content, v.replay && !synthetic(e), update)
+		return v.user(f.Message.Content, v.replay && !synthetic(e), f.Detail.Path, update)
 	case agent.TypeControlRequest:
 		if v.replay {
 			v.unanswered[f.Request.ToolUseID] = f.Request
@@ -158,6 +179,11 @@ func (v *acpView) response(blocks []agent.Block, update func(string, map[string]
 	for _, b := range blocks {
 		switch b.Type {
 		case agent.TextBlock:
+			if plan := planIn(b.Text); plan != nil {
+				if err := update("plan", map[string]any{"entries": plan}); err != nil {
+					return err
+				}
+			}
 			rest, whole := strings.CutPrefix(shown, b.Text)
 			if whole {
 				shown = rest
@@ -184,8 +210,8 @@ func (v *acpView) response(blocks []agent.Block, update func(string, map[string]
 				kind = "other"
 			}
 			call := map[string]any{"toolCallId": b.ID, "title": describeCall(b.Name, b.Input), "kind": kind, "status": "pending", "rawInput": b.Input}
-			if d := diffOf(b.Input); d != nil {
-				call["locations"] = []any{map[string]any{"path": d["path"]}}
+			if path := pathOf(b.Input); path != "" {
+				call["locations"] = []any{map[string]any{"path": path}}
 			}
 			if err := update("tool_call", call); err != nil {
 				return err
@@ -195,8 +221,20 @@ func (v *acpView) response(blocks []agent.Block, update func(string, map[string]
 	return nil
 }
 
-// user shows results of calls, and with words what the user said.
-func (v *acpView) user(blocks []agent.Block, words bool, update func(string, map[string]any) error) error {
+// some returns those fields of an event.
+func some(e agent.Event, names ...string) map[string]any {
+	m := make(map[string]any, len(names))
+	for _, n := range names {
+		if f, ok := e.Fields[n]; ok {
+			m[n] = f
+		}
+	}
+	return m
+}
+
+// user shows results of calls, and with words what the user said. path is the file that a
+// call was about, as the sandbox knows it; it may be empty.
+func (v *acpView) user(blocks []agent.Block, words bool, path string, update func(string, map[string]any) error) error {
 	for _, b := range blocks {
 		switch b.Type {
 		case agent.TextBlock:
@@ -214,14 +252,17 @@ func (v *acpView) user(blocks []agent.Block, words bool, update func(string, map
 			for _, i := range b.Images {
 				content = append(content, map[string]any{"type": "content", "content": map[string]any{"type": "image", "mimeType": i.MIME, "data": i.Data}})
 			}
-			if d := diffOf(v.inputs[b.ToolUseID]); d != nil && d["newText"] != nil && !b.IsError {
-				d["type"] = "diff"
-				content = []any{d}
+			if diffs := diffsOf(v.inputs[b.ToolUseID], path); len(diffs) > 0 && !b.IsError {
+				content = diffs
 			}
 			delete(v.output, b.ToolUseID)
-			if err := update("tool_call_update", map[string]any{
+			end := map[string]any{
 				"toolCallId": b.ToolUseID, "status": status, "content": content, "rawOutput": map[string]any{"text": b.Result, "is_error": b.IsError},
-			}); err != nil {
+			}
+			if path != "" {
+				end["locations"] = []any{map[string]any{"path": path}}
+			}
+			if err := update("tool_call_update", end); err != nil {
 				return err
 			}
 		}
@@ -229,26 +270,38 @@ func (v *acpView) user(blocks []agent.Block, words bool, update func(string, map
 	return nil
 }
 
-// diffOf is the change of a file that a call asks for; nil if it names no file, and
-// without newText if it changes none.
-func diffOf(input json.RawMessage) map[string]any {
+// pathOf is the file or folder that a call names; empty if it names none.
+func pathOf(input json.RawMessage) string {
+	var in struct{ Path string }
+	json.Unmarshal(input, &in)
+	return in.Path
+}
+
+// diffsOf are the changes of a file that a call asks for. path is its name where that is
+// known better than by the call.
+func diffsOf(input json.RawMessage, path string) (diffs []any) {
+	type change struct{ Old, New *string }
 	var in struct {
-		Path    string
-		Old     *string
-		New     *string
+		Path string
+		change
 		Content *string
+		Edits   []change
 	}
 	if json.Unmarshal(input, &in) != nil || in.Path == "" {
 		return nil
 	}
-	d := map[string]any{"path": in.Path}
-	switch {
-	case in.New != nil:
-		d["oldText"], d["newText"] = in.Old, *in.New
-	case in.Content != nil:
-		d["oldText"], d["newText"] = nil, *in.Content
+	add := func(from, to *string) {
+		diffs = append(diffs, map[string]any{"type": "diff", "path": cmp.Or(path, in.Path), "oldText": from, "newText": *to})
 	}
-	return d
+	if in.Content != nil {
+		add(nil, in.Content)
+	}
+	for _, c := range append([]change{in.change}, in.Edits...) {
+		if c.New != nil {
+			add(c.Old, c.New)
+		}
+	}
+	return diffs
 }
 
 // permission puts a question to the client, and its answer to the run. Others may

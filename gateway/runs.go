@@ -51,6 +51,8 @@ type RunOptions struct {
 
 	Attended bool `json:"attended,omitempty"` // somebody may be asked; else what needs an answer is denied
 
+	ClientDir string `json:"client_dir,omitempty"` // where an editor was, on its own machine
+
 	NoQuestions bool `json:"no_questions,omitempty"` // those who attend can approve, and not answer
 }
 
@@ -112,7 +114,7 @@ func (l *Login) ContinueRun(ctx context.Context, id, prompt string) (store.Run, 
 	if err := l.checkPrompt(ctx, prompt); err != nil {
 		return run, err
 	}
-	return run, l.say(run, prompt)
+	return run, l.say(ctx, run, prompt)
 }
 
 func (l *Login) checkPrompt(ctx context.Context, prompt string) error {
@@ -138,11 +140,14 @@ func (l *Login) checkPrompt(ctx context.Context, prompt string) error {
 	return l.gate.sandboxes.Refused(ctx, l.user.ID, sandbox.QuotaTokens, sandbox.QuotaMoney)
 }
 
-func (l *Login) say(run store.Run, prompt string) error {
+func (l *Login) say(ctx context.Context, run store.Run, prompt string) error {
 	live := l.gate.runs.open(run)
 	defer l.gate.runs.release(live)
 	prompt = strings.ReplaceAll(strings.ToValidUTF8(prompt, "\uFFFD"), "\x00", "\uFFFD")
-	return live.begin(&prompt)
+	if err := live.begin(&prompt); err != nil || run.Title != "" {
+		return err
+	}
+	return l.gate.db.SetRunTitle(ctx, run.ID, title(live.redact.Load().String(prompt)))
 }
 
 // SetRunMode changes what a run may do by itself, from its next turn on.

@@ -107,6 +107,14 @@ func (db *DB) SetRunOptions(ctx context.Context, id string, options []byte) erro
 	return nil
 }
 
+// SetRunTitle gives a run that has no title one.
+func (db *DB) SetRunTitle(ctx context.Context, id, title string) error {
+	if _, err := db.write.ExecContext(ctx, "UPDATE runs SET title = ? WHERE id = ? AND title = ''", title, id); err != nil {
+		return fmt.Errorf("title of run %q: %w", id, err)
+	}
+	return nil
+}
+
 // DeleteRun deletes a run with its events. Deleting what is not there is no error.
 func (db *DB) DeleteRun(ctx context.Context, id string) error {
 	if _, err := db.write.ExecContext(ctx, "DELETE FROM runs WHERE id = ?", id); err != nil {

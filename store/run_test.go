@@ -47,6 +47,18 @@ func TestRuns(t *testing.T) {
 	if all, err := db.RunsAtWork(ctx); err != nil || len(all) != 1 {
 		t.Errorf("at work: %v, %v", all, err)
 	}
+	r.ID, r.Title = "run3", ""
+	if err := db.CreateRun(ctx, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, title := range []string{"first", "second"} {
+		if err := db.SetRunTitle(ctx, "run3", title); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := db.Run(ctx, "run3"); err != nil || got.Title != "first" {
+		t.Errorf("the title is %q, %v", got.Title, err)
+	}
 	for _, tt := range []struct {
 		seq     int64
 		job     string
