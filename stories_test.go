@@ -40,6 +40,10 @@ import (
 //	                        environment, NAME=VALUE, may come before the flags
 //	gateway kill|stop       kills it with SIGKILL, or stops it with SIGTERM
 //	within D COMMAND...     COMMAND is repeated until it ends with 0, at most for D
+//	talk LINES ARGS...      runs ssh ARGS and types what a file says, with a line
+//	                        each: > TEXT types a line, < TEXT waits until that has
+//	                        been shown, kill kills it; without that it has to end
+//	                        by itself, with 0. stdout is all that it has shown
 //	mcp CALLS ANSWERS       calls the tools in a file over MCP, through ssh, and
 //	                        writes what came back to another
 //	model FILE              serves a scripted model at $MODEL_URL: FILE is a JSON list
@@ -71,7 +75,7 @@ func TestStories(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"rc": rc, "mcp": callTools, "need": need, "gateway": ownGateway, "within": within, "port": port, "model": model,
-			"registry": serveRegistry, "push": pushImage, "nowhere": nowhere,
+			"talk": talk, "registry": serveRegistry, "push": pushImage, "nowhere": nowhere,
 		},
 	})
 }
