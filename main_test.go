@@ -1,15 +1,23 @@
 package main
 
 import (
+	"flag"
 	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
 	"sandgate/gateway/gatetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(gatetest.Main(m)) }
+// Stories wait more than they work, so more of them are told at a time than there are
+// processors, unless -parallel says how many.
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
+	os.Exit(gatetest.Main(m))
+}
 
 // TestImports compares the packages' imports of each other with the arrows that
 // the design has. A new arrow is a change of the design.

@@ -227,7 +227,7 @@ status=0
 # The longest come first, so that no processor is idle at the end.
 go tool gotestsum --format standard-quiet --hide-summary skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race \
-	--rerun-fails-report "$flaky" --packages "./sandbox/gvisor ./sandbox/docker . ./..." \
+	--rerun-fails-report "$flaky" --packages "./sandbox/gvisor ./sandbox/docker . ./gateway ./sandbox/guest ./gateway/daemon ./..." \
 	-- "${race[@]}" -timeout 40m "$@" || status=$?
 show_table
 if [ -s "$flaky" ]; then
