@@ -43,7 +43,7 @@ func (s *stage) subsystem(c *ssh.Client, name string) (ch ssh.Channel, exit func
 		select {
 		case n := <-code:
 			return n
-		case <-time.After(30 * time.Second):
+		case <-time.After(hang):
 			return -1
 		}
 	}
@@ -175,7 +175,7 @@ func TestMCPProgressAndCancel(t *testing.T) {
 		if text != "begun\n" {
 			t.Errorf("heard %q", text)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(hang):
 		t.Fatal("heard nothing")
 	}
 	cancel()
@@ -194,7 +194,7 @@ type listedJob struct {
 // awaitJob waits until the only job of web is as it should be.
 func (s *stage) awaitJob(gate *ssh.Client, is func(listedJob) bool) listedJob {
 	s.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(hang); ; time.Sleep(50 * time.Millisecond) {
 		out, _, _ := s.run(gate, "jobs web --json")
 		var job listedJob
 		if json.Unmarshal([]byte(out), &job) == nil && is(job) {

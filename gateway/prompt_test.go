@@ -84,7 +84,7 @@ func (y *typist) leaves() int {
 		} else if err != nil {
 			y.t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(hang):
 		y.t.Errorf("the prompt does not end; the screen shows %q", y.screen)
 	}
 	return 0

@@ -110,7 +110,7 @@ func (w *world) wakeLater(ctx context.Context, row store.Sandbox, show func([]sa
 // awaitWaiting waits until n callers wait for the image debian.
 func (w *world) awaitWaiting(n int) {
 	w.t.Helper()
-	for end := time.Now().Add(30 * time.Second); w.Waiting("local", "debian") != n; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); w.Waiting("local", "debian") != n; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			w.t.Fatalf("%d wait for the image, want %d", w.Waiting("local", "debian"), n)
 		}

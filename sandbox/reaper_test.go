@@ -45,7 +45,7 @@ func TestExpire(t *testing.T) {
 	w.reap(now.Add(121 * time.Minute))
 	select {
 	case <-lease.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the guest is still connected")
 	}
 	if e, ok := errors.AsType[*sandbox.ExpiredError](lease.Gone()); !ok || e.Sandbox != "web" {

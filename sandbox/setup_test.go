@@ -44,7 +44,7 @@ func (w *world) wantState(row store.Sandbox, want sandbox.State) {
 // await waits for a file.
 func await(t *testing.T, file string) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := os.Stat(file); err == nil {
 			return
 		}

@@ -59,7 +59,7 @@ import (
 
 // patience is how long anything may take that is expected to happen at once. It
 // tells slow from never, on a busy host too.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // A Host is a place for sandboxes, made for one test.
 type Host struct {

@@ -2,7 +2,6 @@ package drivertest
 
 import (
 	"strings"
-	"time"
 
 	"sandgate/sandbox/guest"
 )
@@ -91,9 +90,8 @@ func terminalInterrupt(s *seat) {
 func terminalShell(s *seat) {
 	r := s.terminal("PS1='prompt: ' sh -i")
 	r.says("prompt: ")
-	r.types("echo go; sleep 1000\n")
+	r.types("sh -c 'echo go; exec sleep 1000'\n") // what says so is in the foreground
 	r.says("go\r\n")
-	time.Sleep(100 * time.Millisecond)
 	r.types("\x03")
 	r.types("echo st=$?\n")
 	r.says("st=130")
@@ -104,9 +102,8 @@ func terminalShell(s *seat) {
 func terminalStop(s *seat) {
 	r := s.terminal("PS1='prompt: ' sh -i")
 	r.says("prompt: ")
-	r.types("echo go; sleep 1000\n")
+	r.types("sh -c 'echo go; exec sleep 1000'\n") // what says so is in the foreground
 	r.says("go\r\n")
-	time.Sleep(100 * time.Millisecond)
 	r.types("\x1a")
 	r.types("jobs\n")
 	r.says("topped")

@@ -135,7 +135,7 @@ func connectTo(t testing.TB, guest func(net.Conn)) *Client {
 	wg.Go(func() { guest(theirs) })
 	once := make(chan net.Conn, 1)
 	once <- ours
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c, err := Connect(ctx, func(ctx context.Context) (io.ReadWriteCloser, error) {
 		select {
@@ -175,7 +175,7 @@ func FuzzHostileGuest(f *testing.F) {
 	f.Add([]byte(`{"error":{"code":"no such code"}}` + "\n"))
 	f.Fuzz(func(t *testing.T, says []byte) {
 		c := connectTo(t, func(conn net.Conn) { hostileGuest(conn, says) })
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if p, err := c.Start(command("x"), false); err == nil {
 			exit, err := p.Wait(ctx, io.Discard, io.Discard)

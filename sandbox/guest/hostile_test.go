@@ -87,7 +87,7 @@ func TestFloodOfPings(t *testing.T) {
 	})
 	select {
 	case <-c.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the guest is still connected")
 	}
 	if after := memory(); after > before+8<<20 {

@@ -392,7 +392,7 @@ func TestLeftRunning(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	c := newWorld(t).connect()
-	i := start(t, c, Run{Command: command("echo begun; sleep 60"), Timeout: 300 * time.Millisecond})
+	i := start(t, c, Run{Command: command("echo begun; sleep 60"), Timeout: 2 * time.Second})
 	if i := wait(t, c, i.ID); i.Reason != ReasonTimeout || i.Exit == nil || *i.Exit != (Exit{Code: 124}) {
 		t.Errorf("ended %+v, %+v", i, i.Exit)
 	}
@@ -405,7 +405,8 @@ func TestTimeout(t *testing.T) {
 func TestRecordsStay(t *testing.T) {
 	w := newWorld(t)
 	c := w.connect()
-	run := Run{ID: NewJobID(), Command: command("echo one; sleep 0.5; echo two; exit 6")}
+	goOn := filepath.Join(t.TempDir(), "go")
+	run := Run{ID: NewJobID(), Command: command("echo one; until [ -e " + goOn + " ]; do sleep 0.05; done; echo two; exit 6")}
 	start(t, c, run)
 	o, err := c.Output(t.Context(), run.ID, Span{Follow: true})
 	if err != nil {
@@ -420,6 +421,7 @@ func TestRecordsStay(t *testing.T) {
 	}
 	o.Close()
 	c = w.connect()
+	os.WriteFile(goOn, nil, 0o600)
 	out, _, last := printed(t, c, run.ID, Span{Offset: o.Offset(), Follow: true})
 	if out != "two\n" || last.Job().Exit == nil || last.Job().Exit.Code != 6 {
 		t.Errorf("then %q, %+v", out, last.Job())

@@ -20,7 +20,7 @@ import (
 )
 
 // numberedLines is a job that writes 50,000 lines, slowly enough to be interrupted.
-const numberedLines = `i=0; while [ $i -lt 100 ]; do seq $((i*500+1)) $((i*500+500)); i=$((i+1)); sleep 0.005; done; exit 7`
+const numberedLines = `i=0; while [ $i -lt 25 ]; do seq $((i*2000+1)) $((i*2000+2000)); i=$((i+1)); sleep 0.02; done; exit 7`
 
 // followAsGateway is a gateway that runs, or finds, a job and copies what it prints
 // from an offset on to stdout, in a process of its own so that it can be killed. Its
@@ -38,7 +38,7 @@ func followAsGateway(dir, job, offset string) int {
 	if err != nil {
 		return fail(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // then it hangs
 	defer cancel()
 	c, err := Connect(ctx, func(ctx context.Context) (io.ReadWriteCloser, error) { return l.Accept(ctx) }, slog.New(slog.DiscardHandler))
 	if err != nil {

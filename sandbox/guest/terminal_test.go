@@ -6,9 +6,12 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestTerminal(t *testing.T) {
@@ -105,7 +108,15 @@ func TestTerminalIsDrained(t *testing.T) {
 	defer slave.Close() // held, as by a process in the background
 	want := strings.Repeat("x", 3000)
 	io.WriteString(slave, want)
-	time.Sleep(100 * time.Millisecond) // a kernel may pass it on in its own time
+	conn, err := master.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "what was written", func() bool { // a kernel passes it on in its own time
+		there := 0
+		conn.Control(func(fd uintptr) { there, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+		return there == len(want)
+	})
 	r := &drainer{file: master, quiet: -time.Second, draining: true}
 	var got []byte
 	for buf := make([]byte, 100); err == nil; {
@@ -151,8 +162,9 @@ func TestNamedSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	go p.Wait(t.Context(), io.Discard, io.Discard)
-	io.WriteString(p, "x=remembered\n")
-	time.Sleep(300 * time.Millisecond)
+	typed := filepath.Join(t.TempDir(), "typed")
+	io.WriteString(p, "x=remembered; touch "+typed+"\n")
+	waitFor(t, "the shell", func() bool { return exists(typed) })
 	p.Hangup()
 	p, err = c.Start(cmd, true)
 	if err != nil {

@@ -79,7 +79,7 @@ func (w *world) restart(sig syscall.Signal) {
 
 func (w *world) connect() *Client {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	c, err := Connect(ctx, func(ctx context.Context) (io.ReadWriteCloser, error) {
 		return w.listener.Accept(ctx)
@@ -126,11 +126,10 @@ func run(t testing.TB, c *Client, cmd Command, input io.Reader) outcome {
 // waitFor waits until a condition holds.
 func waitFor(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for range 300 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if cond() {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
 	t.Fatalf("waited in vain: %s", what)
 }

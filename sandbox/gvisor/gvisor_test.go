@@ -310,7 +310,7 @@ func TestLimits(t *testing.T) {
 	if _, _, err := sh.Try("sh", "-c", "head -c 500M /dev/zero | tail -c 500M >/dev/null"); err == nil {
 		t.Error("the sandbox could use more memory than it may")
 	}
-	for end := time.Now().Add(10 * time.Second); status(t, d, id).State != sandbox.Stopped; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); status(t, d, id).State != sandbox.Stopped; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a sandbox that used too much memory still runs")
 		}
