@@ -76,6 +76,7 @@ func (s *seat) do(cmd guest.Command, stdin []byte) outcome {
 type does struct {
 	text  string
 	stdin string
+	bulk  int // MiB of standard input, in the place of stdin
 	env   []string
 	user  string
 
@@ -90,7 +91,11 @@ func (d does) run(s *seat) {
 	for _, kv := range d.env {
 		cmd.Env = append(cmd.Env, []byte(kv))
 	}
-	got := s.do(cmd, []byte(d.stdin))
+	stdin := []byte(d.stdin)
+	if d.bulk > 0 {
+		stdin = []byte(megabytes(d.bulk))
+	}
+	got := s.do(cmd, stdin)
 	if want := (guest.Exit{Code: d.code, Signal: d.signal}); got.exit.Code != want.Code || got.exit.Signal != want.Signal {
 		s.Errorf("ended with %+v, want %+v", got.exit, want)
 	}
