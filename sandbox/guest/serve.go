@@ -207,25 +207,45 @@ func (g *guest) stop() {
 	})
 }
 
-// Back-off between attempts to reach the gateway: quick at first, so that a
-// gateway that restarts has its sandboxes back at once; slow later, since each
-// attempt costs.
+// Back-off between attempts to reach the gateway: quick as long as it may be about to
+// restart, so that it has its sandboxes back at once; slow later, since each attempt
+// costs.
 const (
 	firstRetry = 20 * time.Millisecond
+	soonRetry  = 200 * time.Millisecond
 	lastRetry  = time.Second
+
+	restartTime = 30 * time.Second // of a gateway, at most
 )
 
 // dialForever keeps a control connection to the gateway.
 func (g *guest) dialForever() {
-	wait := firstRetry
+	var wait time.Duration
+	gone := time.Now()
 	for {
+		began := time.Now()
 		connected, _ := g.session()
-		if connected {
-			wait = firstRetry
+		switch {
+		case !connected:
+			wait = nextRetry(wait, time.Since(gone))
+		case time.Since(began) < firstRetry:
+			gone, wait = time.Now(), firstRetry // a gateway that hangs up at once
+		default:
+			// It may only have been cut, as by a pause.
+			gone, wait = time.Now(), 0
 		}
 		time.Sleep(wait)
-		wait = min(2*wait, lastRetry)
 	}
+}
+
+// nextRetry is how long to wait after an attempt that failed, before which the last
+// wait was, with the gateway gone for that long.
+func nextRetry(last, gone time.Duration) time.Duration {
+	most := lastRetry
+	if gone < restartTime {
+		most = soonRetry
+	}
+	return min(max(2*last, firstRetry), most)
 }
 
 // redial ends the connection to the gateway whenever a signal comes in on severed, so
