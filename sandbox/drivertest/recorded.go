@@ -312,17 +312,24 @@ func recordedMemory(t *testing.T, b *bench) {
 	}
 }
 
-// A job that the kernel ends for want of memory says so, unless that takes the sandbox
-// with it.
+// A job that the kernel ends for want of memory says so, also when that has taken the
+// sandbox with it, and then so do those that only were there.
 func recordedOOM(t *testing.T, b *bench) {
-	_, sh := b.startLimited("memory", sandbox.Limits{Memory: 192 << 20, PIDs: 500})
+	id, sh := b.startLimited("memory", sandbox.Limits{Memory: 192 << 20, PIDs: 500})
+	quiet := run(t, sh, guest.Run{Command: command("exec sleep 1241")})
 	for _, text := range []string{"exec tail /dev/zero", "tail /dev/zero; exit $?"} {
 		i := run(t, sh, guest.Run{Command: command(text)})
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		i, err := sh.WaitJob(ctx, i.ID)
 		cancel()
 		if errors.Is(err, guest.ErrGone) {
-			t.Log("the sandbox ended with it")
+			sh = revive(t, b, id, sh)
+			for _, id := range []string{i.ID, quiet.ID} {
+				i, err := sh.Job(t.Context(), id)
+				if !b.SavedDisk && (err != nil || i.Reason != guest.ReasonMemory || i.Exit == nil || i.Exit.Signal != "KILL") {
+					t.Errorf("of a sandbox that ran out of memory it is %+v, %v", i, err)
+				}
+			}
 			return
 		}
 		if err != nil || i.Reason != guest.ReasonMemory {

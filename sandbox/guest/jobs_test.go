@@ -450,6 +450,48 @@ func TestRecordsStay(t *testing.T) {
 	}
 }
 
+// Jobs without an end were killed if the sandbox ran out of memory; of those that had
+// ended by then it is known how.
+func TestStarved(t *testing.T) {
+	dir := t.TempDir()
+	ended := time.Now().Add(-time.Minute)
+	for _, job := range []JobInfo{
+		{ID: "jobrunning1", Kind: KindRun, Started: ended},
+		{ID: "jobended001", Kind: KindRun, Started: ended, Ended: ended, Reason: ReasonExit, Exit: &Exit{Code: 3}},
+	} {
+		os.Mkdir(filepath.Join(dir, job.ID), 0o755)
+		b, _ := json.Marshal(job)
+		os.WriteFile(filepath.Join(dir, job.ID, recordName), b, 0o600)
+	}
+	s := &shelf{dir: dir, records: make(map[string]*record)}
+	s.load(true)
+	// As a guest finds them that is started without any such news.
+	s = &shelf{dir: dir, records: make(map[string]*record)}
+	s.load(false)
+	if i := s.records["jobrunning1"].info; i.Reason != ReasonMemory || i.Exit == nil || i.Exit.Signal != "KILL" || i.Ended.IsZero() {
+		t.Errorf("what ran has ended with %+v", i)
+	}
+	if i := s.records["jobended001"].info; i.Reason != ReasonExit || i.Exit == nil || i.Exit.Code != 3 {
+		t.Errorf("what had ended has ended with %+v", i)
+	}
+}
+
+// A gateway that is about to restart is looked for five times a second, one that has
+// gone for longer once.
+func TestNextRetry(t *testing.T) {
+	var wait, gone time.Duration
+	for gone < 5*restartTime {
+		wait = nextRetry(wait, gone)
+		if most := soonRetry; wait < firstRetry || wait > lastRetry || gone < restartTime && wait > most {
+			t.Errorf("after %v the next attempt is %v later", gone, wait)
+		}
+		gone += wait
+	}
+	if wait != lastRetry {
+		t.Errorf("at last every %v", wait)
+	}
+}
+
 // What ended long ago is deleted, and what is too much.
 func TestSweep(t *testing.T) {
 	c := newWorld(t).connect()
@@ -466,7 +508,7 @@ func TestSweep(t *testing.T) {
 	}
 	os.Mkdir(filepath.Join(dir, "half"), 0o755)
 	s := &shelf{dir: dir, records: make(map[string]*record)}
-	s.load()
+	s.load(false)
 	s.sweep(time.Now())
 	if n := len(s.all()); n != maxEnded {
 		t.Errorf("%d are kept", n)

@@ -53,10 +53,10 @@ type shelf struct {
 }
 
 // openShelf reads the records that are there. Jobs that an earlier guest has left
-// without an end have ended with it.
-func openShelf(dir string) *shelf {
+// without an end have ended with it, killed for lack of memory if it was starved.
+func openShelf(dir string, starved bool) *shelf {
 	s := &shelf{dir: dir, records: make(map[string]*record)}
-	s.load()
+	s.load(starved)
 	go func() {
 		for {
 			s.sweep(time.Now())
@@ -66,7 +66,7 @@ func openShelf(dir string) *shelf {
 	return s
 }
 
-func (s *shelf) load() {
+func (s *shelf) load(starved bool) {
 	entries, _ := os.ReadDir(s.dir)
 	for _, e := range entries {
 		path := filepath.Join(s.dir, e.Name())
@@ -80,6 +80,9 @@ func (s *shelf) load() {
 		if info.Running() {
 			r.log = openLog(path, -1)
 			r.info.Reason, r.info.Ended = ReasonLost, lastWrite(path)
+			if starved {
+				r.info.Reason, r.info.Exit = ReasonMemory, &Exit{Signal: "KILL"}
+			}
 		} else {
 			r.log = openLog(path, info.Output)
 		}

@@ -63,7 +63,7 @@ func Main(args []string) int {
 		settings: settings,
 		accounts: newAccounts(settings.User),
 		reaper:   newReaper(),
-		shelf:    openShelf(records),
+		shelf:    openShelf(records, settings.Starved),
 		services: services{running: make(map[string]*supervisor)},
 		gauging:  make(chan struct{}, 1),
 		jobs:     make(map[string]*job),

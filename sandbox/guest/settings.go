@@ -17,6 +17,10 @@ type Settings struct {
 	Env  []string `json:"env,omitempty"`  // NAME=VALUE; a later one of the same name wins
 	User string   `json:"user,omitempty"` // name or uid, and perhaps :group or :gid; empty: root
 	Dir  string   `json:"dir,omitempty"`  // where commands start; empty: the user's home
+
+	// Starved says that the sandbox has ended when it ran out of memory, and all jobs
+	// with it of which an earlier guest has not told the end.
+	Starved bool `json:"starved,omitempty"`
 }
 
 // Environ returns the settings as an entry of an environment.

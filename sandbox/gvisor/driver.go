@@ -295,6 +295,7 @@ func (d *Driver) start(ctx context.Context, e *entry, began *launch) error {
 	if !e.hold(d.processes(e)) {
 		return errors.New("it ended at once")
 	}
+	d.noteStarved(e, false)
 	if e.nat != nil {
 		return d.host.groups.join(e.Spec.ID, e.nat.pid)
 	}
@@ -530,8 +531,12 @@ func (d *Driver) dropUnused() error {
 // sweep kills what is left of a running sandbox and clears away its traces, all
 // but the socket of its guest.
 func (d *Driver) sweep(e *entry) error {
+	starved := e.endedAlone() && d.host.groups.starved(e.Spec.ID, e.Spec.Limits)
 	if err := e.kill(); err != nil {
 		return err
+	}
+	if starved {
+		d.noteStarved(e, true)
 	}
 	return errors.Join(removeAll(e.runsc()), d.host.groups.remove(e.Spec.ID))
 }

@@ -81,6 +81,14 @@ func (e *entry) sentry() *process {
 
 func (e *entry) running() bool { return e.sentry() != nil }
 
+// endedAlone says that the sandbox's kernel, if there was one, has ended or is about
+// to, and not by this driver.
+func (e *entry) endedAlone() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.kernel == nil || e.kernel.doomed() && !e.kernel.ours.Load()
+}
+
 // kill kills the sandbox's processes and waits for their end. The caller holds
 // op. The lock of the fields is not held meanwhile, since List needs it.
 func (e *entry) kill() error {

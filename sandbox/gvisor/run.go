@@ -24,6 +24,8 @@ import (
 
 // plan says how to put together and run a sandbox.
 func (d *Driver) plan(e *entry, b base) plan {
+	settings := b.settings
+	settings.Starved = e.starved()
 	p := plan{
 		Mount: e.run,
 		Binds: []bind{
@@ -37,7 +39,7 @@ func (d *Driver) plan(e *entry, b base) plan {
 		},
 		Shift:     e.shift(),
 		Workspace: d.workspace(e.Spec, b, e.shift()),
-		Spec:      runtimeSpec(e.Spec, b.settings, e.shift(), d.host.groups),
+		Spec:      runtimeSpec(e.Spec, settings, e.shift(), d.host.groups),
 		Args: []string{
 			"--root=" + stageRunsc,
 			"--platform=systrap",

@@ -4,9 +4,12 @@ package gvisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,14 +45,46 @@ func (d *Driver) ended(e *entry) {
 	}
 }
 
+// starvedName is a file beside the disk of a sandbox that has ended when it ran out of
+// memory, until it is started again: its guest is then told why jobs have no end.
+const starvedName = "starved"
+
+func (e *entry) starved() bool {
+	_, err := os.Stat(filepath.Join(e.dir, starvedName))
+	return err == nil
+}
+
+// noteStarved makes or removes that file. Without it a job's reason is lost, which must
+// not keep a sandbox from being started or removed.
+func (d *Driver) noteStarved(e *entry, starved bool) {
+	path := filepath.Join(e.dir, starvedName)
+	var err error
+	if starved {
+		err = os.WriteFile(path, nil, 0o600)
+	} else {
+		err = os.Remove(path)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // nor is it there, if the disk is not
+		d.log.Warn("that the sandbox ran out of memory not noted", "sandbox", e.Spec.ID, "err", err)
+	}
+}
+
+// starved says whether the kernel has ended something in the sandbox as that had no
+// memory left. Like excess it has to be asked before the groups are removed.
+func (g groups) starved(id sandbox.ID, l sandbox.Limits) bool {
+	return l.Memory > 0 && slices.ContainsFunc(g.find(g.of(id)), func(group string) bool {
+		return groupCount(group, "memory.oom_control", "oom_kill") > 0 || groupCount(group, "memory.events", "oom_kill") > 0
+	})
+}
+
 // excess says which limit the sandbox has met so hard that the kernel ended it, or
 // "". It has to be asked before the sandbox's groups are removed.
 func (g groups) excess(id sandbox.ID, l sandbox.Limits) string {
+	if g.starved(id, l) {
+		return fmt.Sprintf("it ran out of memory: its limit is %d MiB", l.Memory>>20)
+	}
 	for _, group := range g.find(g.of(id)) {
-		switch {
-		case l.Memory > 0 && (groupCount(group, "memory.oom_control", "oom_kill") > 0 || groupCount(group, "memory.events", "oom_kill") > 0):
-			return fmt.Sprintf("it ran out of memory: its limit is %d MiB", l.Memory>>20)
-		case l.PIDs > 0 && groupCount(group, "pids.events", "max") > 0:
+		if l.PIDs > 0 && groupCount(group, "pids.events", "max") > 0 {
 			return fmt.Sprintf("it had too many processes: its limit is %d", l.PIDs)
 		}
 	}
