@@ -96,6 +96,9 @@ func (d *Driver) pause(ctx context.Context, e *entry) error {
 	if err := removeAll(fresh); err != nil {
 		return err
 	}
+	if !e.hasRoom(sentry.memory()) {
+		return errNoRoom
+	}
 	// Before anything happens, so that it can be undone.
 	if err := os.Mkdir(fresh, 0o700); err != nil {
 		return err
@@ -115,17 +118,37 @@ func (d *Driver) pause(ctx context.Context, e *entry) error {
 	return d.sweep(e)
 }
 
-// fullDisk is as little room as a disk has on which nothing can be written.
-const fullDisk = 1 << 20
+// What a pause leaves of the disk's room to the others, and as little room as a disk has
+// on which nothing can be written.
+const (
+	spareRoom = 64 << 20
+	fullDisk  = 1 << 20
+)
+
+var errNoRoom = &sandbox.UnsupportedError{Reason: "the sandbox runs on: the gateway's disk has no room for what it has in memory"}
+
+// hasRoom says whether that many bytes of memory can be put on the disk. It is asked
+// before anything is written, as a full disk is everybody's trouble, and before the
+// sandbox stands still, which cuts its connections.
+func (e *entry) hasRoom(memory int64) bool {
+	free, err := e.room()
+	return err != nil || memory+spareRoom <= free
+}
 
 // noRoom is the error of a pause, or a sentence if it is that the disk is full, which
 // runsc says in some hundred lines.
 func (e *entry) noRoom(err error) error {
-	var disk unix.Statfs_t
-	if unix.Statfs(e.dir, &disk) == nil && disk.Bavail*uint64(disk.Bsize) < fullDisk {
-		return &sandbox.UnsupportedError{Reason: "the sandbox runs on: the gateway's disk has no room for what it has in memory"}
+	if free, statErr := e.room(); statErr == nil && free < fullDisk {
+		return errNoRoom
 	}
 	return err
+}
+
+// room returns how many bytes can be written to the disk with the sandbox's folder.
+func (e *entry) room() (int64, error) {
+	var disk unix.Statfs_t
+	err := unix.Statfs(e.dir, &disk)
+	return int64(disk.Bavail) * disk.Bsize, err
 }
 
 // checkpoint writes all that a sandbox which stands still has in memory into the

@@ -200,6 +200,11 @@ func TestPauseFullDisk(t *testing.T) {
 	})
 	r := rememberingIn(t, state, program)
 	sh := drivertest.Connect(t, r.d, r.id)
+	before := r.d.Memory(r.id)
+	sh.Run("sh", "-c", "head -c 20M /dev/zero | tr '\\0' x >/dev/shm/much")
+	if more := r.d.Memory(r.id) - before; before <= 0 || more < 10<<20 { // some may be given back meanwhile
+		t.Errorf("it has %d bytes in memory, and %d more with a file of 20 MiB", before, more)
+	}
 	ballast := filepath.Join(state, "ballast")
 	var free unix.Statfs_t
 	if err := unix.Statfs(state, &free); err != nil {
@@ -218,6 +223,7 @@ func TestPauseFullDisk(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(state, "sandboxes", string(r.id), "pau*")); len(left) > 0 {
 		t.Errorf("left is %v", left)
 	}
+	sh.Run("true") // nothing was tried, so no connection was lost
 	sh.Close()
 	if r.wake() {
 		t.Error("its memory is lost")

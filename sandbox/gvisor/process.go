@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -123,6 +124,24 @@ func killed(status []byte) bool {
 	}
 	return false
 }
+
+// memory returns how many bytes a sandbox has in memory whose kernel this is, or 0 if
+// that is not to be found out.
+func (p *process) memory() (size int64) {
+	dir := procFile(p.pid, "fd")
+	files, _ := os.ReadDir(dir)
+	for _, f := range files {
+		path := filepath.Join(dir, f.Name())
+		var st unix.Stat_t
+		if to, err := os.Readlink(path); err == nil && strings.HasPrefix(to, memoryName) && unix.Stat(path, &st) == nil {
+			size = max(size, st.Blocks*512) // it may be open twice
+		}
+	}
+	return size
+}
+
+// memoryName is what the link to the file begins with that holds all memory of a sandbox.
+const memoryName = "/memfd:runsc-memory"
 
 // kill kills the process and waits for its end.
 func (p *process) kill() error {
