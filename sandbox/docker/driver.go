@@ -249,21 +249,31 @@ func (d *Driver) leave(id sandbox.ID) error {
 	return os.RemoveAll(e.dir)
 }
 
-// Start implements sandbox.Driver. A sandbox that somebody has paused goes on.
-func (d *Driver) Start(ctx context.Context, id sandbox.ID) error {
+// do does one thing to a sandbox, while nothing else is done to it. ErrNotFound if
+// there is none, or somebody has removed its container: then nothing of it is left.
+func (d *Driver) do(verb string, id sandbox.ID, what func(*entry) error) error {
 	e := d.find(id)
 	if e == nil {
 		return sandbox.ErrNotFound
 	}
 	e.op.Lock()
 	defer e.op.Unlock()
-	if err := d.start(ctx, e); errors.Is(err, sandbox.ErrNotFound) {
-		// Somebody has removed the container: there is nothing of it any more.
+	if d.find(id) != e { // removed meanwhile
+		return sandbox.ErrNotFound
+	}
+	err := what(e)
+	if errors.Is(err, sandbox.ErrNotFound) {
 		return errors.Join(sandbox.ErrNotFound, d.leave(id))
-	} else if err != nil {
-		return fmt.Errorf("start sandbox %s: %w", id, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s sandbox %s: %w", verb, id, err)
 	}
 	return nil
+}
+
+// Start implements sandbox.Driver. A sandbox that somebody has paused goes on.
+func (d *Driver) Start(ctx context.Context, id sandbox.ID) error {
+	return d.do("start", id, func(e *entry) error { return d.start(ctx, e) })
 }
 
 func (d *Driver) start(ctx context.Context, e *entry) error {
@@ -315,22 +325,11 @@ func (d *Driver) start(ctx context.Context, e *entry) error {
 // Stop implements sandbox.Driver. If ctx ends early, what still runs then is
 // killed instead of waited for.
 func (d *Driver) Stop(ctx context.Context, id sandbox.ID) error {
-	e := d.find(id)
-	if e == nil {
-		return sandbox.ErrNotFound
-	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	defer e.claim()()
-	e.want(false)
-	err := d.stop(ctx, id)
-	if errors.Is(err, sandbox.ErrNotFound) {
-		return errors.Join(sandbox.ErrNotFound, d.leave(id))
-	}
-	if err != nil {
-		return fmt.Errorf("stop sandbox %s: %w", id, err)
-	}
-	return nil
+	return d.do("stop", id, func(e *entry) error {
+		defer e.claim()()
+		e.want(false)
+		return d.stop(ctx, id)
+	})
 }
 
 func (d *Driver) stop(ctx context.Context, id sandbox.ID) error {

@@ -52,19 +52,8 @@ func open(t *testing.T, cfg docker.Config) *docker.Driver {
 // start makes and starts a sandbox.
 func start(t *testing.T, d *docker.Driver, spec sandbox.Spec) *drivertest.Shell {
 	t.Helper()
-	spec.ID, spec.Hostname = sandbox.NewID(), "test"
-	if err := d.Create(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Remove(context.Background(), spec.ID); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := d.Start(t.Context(), spec.ID); err != nil {
-		t.Fatal(err)
-	}
-	return drivertest.Connect(t, d, spec.ID)
+	_, sh := drivertest.Start(t, d, spec)
+	return sh
 }
 
 // Without an engine the driver opens and says what is wrong when it is used.

@@ -2,8 +2,6 @@ package docker
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"sandgate/sandbox"
 )
@@ -11,21 +9,10 @@ import (
 // Pause implements sandbox.Pauser with the engine's freezer: what is paused takes no
 // processor time, and keeps its memory.
 func (d *Driver) Pause(ctx context.Context, id sandbox.ID) error {
-	e := d.find(id)
-	if e == nil {
-		return sandbox.ErrNotFound
-	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	defer e.claim()()
-	err := d.pause(ctx, d.name(id))
-	if errors.Is(err, sandbox.ErrNotFound) {
-		return errors.Join(sandbox.ErrNotFound, d.leave(id))
-	}
-	if err != nil {
-		return fmt.Errorf("pause sandbox %s: %w", id, err)
-	}
-	return nil
+	return d.do("pause", id, func(e *entry) error {
+		defer e.claim()()
+		return d.pause(ctx, d.name(id))
+	})
 }
 
 func (d *Driver) pause(ctx context.Context, name string) error {

@@ -29,17 +29,10 @@ func (d *Driver) Snapshot(ctx context.Context, from, id sandbox.ID) (cut bool, e
 	if _, err := sandbox.ParseID(string(id)); err != nil {
 		return false, err
 	}
-	e := d.find(from)
-	if e == nil {
-		return false, sandbox.ErrNotFound
-	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	defer e.claim()()
-	if err := d.engine.commit(ctx, d.name(from), d.snapshotImage(id)); err != nil {
-		return false, fmt.Errorf("snapshot of sandbox %s: %w", from, err)
-	}
-	return false, nil
+	return false, d.do("snapshot", from, func(e *entry) error {
+		defer e.claim()()
+		return d.engine.commit(ctx, d.name(from), d.snapshotImage(id))
+	})
 }
 
 // DropSnapshot implements sandbox.Snapshotter.

@@ -19,16 +19,7 @@ func envMark(env []string) string {
 // Update implements sandbox.Updater. What it changes holds at once; the variables
 // of a container, on the other hand, are what they were when it was made.
 func (d *Driver) Update(ctx context.Context, spec sandbox.Spec) error {
-	e := d.find(spec.ID)
-	if e == nil {
-		return sandbox.ErrNotFound
-	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	if err := d.update(ctx, spec); err != nil {
-		return fmt.Errorf("update sandbox %s: %w", spec.ID, err)
-	}
-	return nil
+	return d.do("update", spec.ID, func(*entry) error { return d.update(ctx, spec) })
 }
 
 // UpdateNow implements sandbox.LiveUpdater.

@@ -66,10 +66,19 @@ func jobListed(t *testing.T, b *bench) {
 // A connection that is lost, and not closed by its client, leaves the job alone.
 func jobAttach(t *testing.T, b *bench) {
 	id, sh := b.start("jobs")
-	p := job(t, sh, guest.Command{Text: []byte("while ! test -e /tmp/go; do sleep 0.02; done; echo ended; exit 9")})
+	p := job(t, sh, alive)
 	sh.Close()
 	sh = b.connect(id)
-	attached, err := sh.Attach(p.Job(), guest.Viewing{})
+	wantAlive(t, sh, p.Job())
+}
+
+// alive is a command that goes on until wantAlive.
+var alive = guest.Command{Text: []byte("while ! test -e /tmp/go; do sleep 0.02; done; echo ended; exit 9")}
+
+// wantAlive attaches to a job that is alive, and sees it end.
+func wantAlive(t *testing.T, sh *Shell, job string) {
+	t.Helper()
+	attached, err := sh.Attach(job, guest.Viewing{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,23 +125,14 @@ func jobKeep(t *testing.T, b *bench) {
 // A new gateway finds a job that goes on.
 func jobRestart(t *testing.T, b *bench) {
 	id, sh := b.start("jobs")
-	p := job(t, sh, guest.Command{Text: []byte("while ! test -e /tmp/go; do sleep 0.02; done; echo ended; exit 9")})
+	p := job(t, sh, alive)
 	b.reopen()
 	sh = b.connect(id)
 	jobs, err := sh.Jobs(t.Context())
 	if err != nil || len(jobs) != 1 || jobs[0].ID != p.Job() {
 		t.Fatalf("the jobs are %+v, %v", jobs, err)
 	}
-	attached, err := sh.Attach(p.Job(), guest.Viewing{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer attached.Close()
-	time.Sleep(100 * time.Millisecond)
-	sh.Run("touch", "/tmp/go")
-	if out, exit := output(t, attached); !strings.Contains(out, "ended\n") || exit.Code != 9 {
-		t.Errorf("it ended with %+v and wrote %q", exit, out)
-	}
+	wantAlive(t, sh, p.Job())
 }
 
 func jobMany(t *testing.T, b *bench) {

@@ -31,6 +31,7 @@ var lifecycleCases = cases{
 	"CutShort":     onHost(testCutShort),
 	"SameID":       alone(testSameID),
 	"RemoveAtOnce": alone(testRemoveAtOnce),
+	"RemoveRaces":  alone(testRemoveRaces),
 	"Hostname":     alone(testHostname),
 	"HostnameKept": alone(testHostnameKept),
 	"BadID":        alone(testBadID),
@@ -336,6 +337,24 @@ func testSameID(t *testing.T, b *bench) {
 	sh = b.wake(id)
 	sh.Want("second", "uname", "-n")
 	sh.Run("test", "!", "-e", "/root/old", "-a", "!", "-e", "/tmp/old", "-a", "!", "-e", "/usr/old")
+}
+
+// What is asked of a sandbox that is being removed comes too late, and harms nothing.
+func testRemoveRaces(t *testing.T, b *bench) {
+	spec := b.spec(sandbox.NewID(), "brief")
+	b.wake(b.createWith(spec))
+	removed := make(chan error, 1)
+	go func() { removed <- b.Remove(context.Background(), spec.ID) }()
+	spec.Limits.CPUs = 1
+	for err := error(nil); !errors.Is(err, sandbox.ErrNotFound); {
+		if err = b.Driver.(sandbox.Updater).Update(t.Context(), spec); err != nil && !errors.Is(err, sandbox.ErrNotFound) {
+			t.Fatal(err)
+		}
+	}
+	if err := <-removed; err != nil {
+		t.Error(err)
+	}
+	b.wantState(spec.ID, "")
 }
 
 // A sandbox may be removed at any time.

@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -18,6 +19,30 @@ import (
 type Shell struct {
 	*guest.Client
 	t testing.TB
+}
+
+// Start makes and starts a sandbox of the test's own, removed at its end. What it is made
+// of is ImageHost, unless spec says otherwise.
+func Start(t testing.TB, d sandbox.Driver, spec sandbox.Spec) (sandbox.ID, *Shell) {
+	t.Helper()
+	spec.ID, spec.Hostname, spec.Image = sandbox.NewID(), "test", cmp.Or(spec.Image, sandbox.ImageHost)
+	if c, ok := d.(sandbox.Checker); ok {
+		if err := c.Check(spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Create(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Remove(context.Background(), spec.ID); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := d.Start(t.Context(), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	return spec.ID, Connect(t, d, spec.ID)
 }
 
 // Connect waits for the guest of a sandbox.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sandgate/sandbox"
+	"sandgate/sandbox/drivertest"
 )
 
 // Processor time counts, whether or not there are control groups, and an idle
@@ -14,7 +15,7 @@ import (
 func TestBusy(t *testing.T) {
 	for name, limits := range map[string]sandbox.Limits{"without groups": {}, "with groups": {PIDs: 100}} {
 		d := open(t)
-		id, sh := start(t, d, limits)
+		id, sh := drivertest.Start(t, d, sandbox.Spec{Limits: limits})
 		busy := func() time.Duration {
 			t.Helper()
 			b, err := d.Busy(t.Context(), id)

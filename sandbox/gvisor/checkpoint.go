@@ -72,16 +72,12 @@ func readLaunch(dir string) *launch {
 
 // Pause implements sandbox.Pauser.
 func (d *Driver) Pause(ctx context.Context, id sandbox.ID) error {
-	e := d.find(id)
-	if e == nil {
-		return sandbox.ErrNotFound
-	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	if e.isPaused() {
-		return nil
-	}
-	return d.pause(ctx, e)
+	return d.do("pause", id, func(e *entry) error {
+		if e.isPaused() {
+			return nil
+		}
+		return d.pause(ctx, e)
+	})
 }
 
 func (d *Driver) pause(ctx context.Context, e *entry) error {

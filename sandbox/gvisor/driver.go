@@ -195,22 +195,15 @@ func (d *Driver) establish(spec sandbox.Spec, r record, fill func(*entry) error)
 
 // Update implements sandbox.Updater.
 func (d *Driver) Update(ctx context.Context, spec sandbox.Spec) error {
-	e := d.find(spec.ID)
-	if e == nil {
-		return sandbox.ErrNotFound
-	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	if slices.Equal(e.Spec.Env, spec.Env) && e.Spec.Limits == spec.Limits {
-		return nil
-	}
-	e.mu.Lock()
-	e.Spec.Env, e.Spec.Limits = spec.Env, spec.Limits
-	e.mu.Unlock()
-	if err := e.writeRecord(); err != nil {
-		return fmt.Errorf("update sandbox %s: %w", spec.ID, err)
-	}
-	return nil
+	return d.do("update", spec.ID, func(e *entry) error {
+		if slices.Equal(e.Spec.Env, spec.Env) && e.Spec.Limits == spec.Limits {
+			return nil
+		}
+		e.mu.Lock()
+		e.Spec.Env, e.Spec.Limits = spec.Env, spec.Limits
+		e.mu.Unlock()
+		return e.writeRecord()
+	})
 }
 
 // reserve enters a new sandbox into the driver's books, with users of its own.
@@ -241,25 +234,18 @@ func (d *Driver) reserve(spec sandbox.Spec, r record) (*entry, error) {
 
 // Start implements sandbox.Driver.
 func (d *Driver) Start(ctx context.Context, id sandbox.ID) error {
-	e := d.find(id)
-	if e == nil {
-		return sandbox.ErrNotFound
-	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	if e.running() {
+	return d.do("start", id, func(e *entry) error {
+		switch {
+		case e.running():
+			return nil
+		case e.isPaused():
+			return d.resume(ctx, e)
+		}
+		if err := d.start(ctx, e, nil); err != nil {
+			return errors.Join(err, d.clear(e))
+		}
 		return nil
-	}
-	var err error
-	if e.isPaused() {
-		err = d.resume(ctx, e)
-	} else if err = d.start(ctx, e, nil); err != nil {
-		err = errors.Join(err, d.clear(e))
-	}
-	if err != nil {
-		return fmt.Errorf("start sandbox %s: %w", id, err)
-	}
-	return nil
+	})
 }
 
 // start runs a sandbox, or makes it go on with what is in its resumingDir, if began
@@ -306,19 +292,12 @@ func (d *Driver) start(ctx context.Context, e *entry, began *launch) error {
 // killed instead of waited for. If the disk has to be saved and cannot be, the
 // sandbox goes on running.
 func (d *Driver) Stop(ctx context.Context, id sandbox.ID) error {
-	e := d.find(id)
-	if e == nil {
-		return sandbox.ErrNotFound
-	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	if e.isPaused() {
-		return e.forgetMemory()
-	}
-	if err := d.stop(ctx, e); err != nil {
-		return fmt.Errorf("stop sandbox %s: %w", id, err)
-	}
-	return nil
+	return d.do("stop", id, func(e *entry) error {
+		if e.isPaused() {
+			return e.forgetMemory()
+		}
+		return d.stop(ctx, e)
+	})
 }
 
 func (d *Driver) stop(ctx context.Context, e *entry) error {
@@ -341,18 +320,13 @@ func (d *Driver) stop(ctx context.Context, e *entry) error {
 
 // Remove implements sandbox.Driver.
 func (d *Driver) Remove(ctx context.Context, id sandbox.ID) error {
-	e := d.find(id)
-	if e == nil {
+	err := d.do("remove", id, d.remove)
+	if errors.Is(err, sandbox.ErrNotFound) {
 		return nil
 	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	if err := d.remove(e); err != nil {
-		return fmt.Errorf("remove sandbox %s: %w", id, err)
+	if err != nil {
+		return err
 	}
-	d.mu.Lock()
-	delete(d.entries, id)
-	d.mu.Unlock()
 	if err := errors.Join(d.dropLayers(), d.collectImages()); err != nil {
 		d.log.Warn("unused images and layers not removed", "err", err) // the next one tries again
 	}
@@ -368,7 +342,13 @@ func (d *Driver) remove(e *entry) error {
 	if err := os.Remove(filepath.Join(e.dir, recordName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return errors.Join(removeAll(e.dir), removeAll(e.run))
+	if err := errors.Join(removeAll(e.dir), removeAll(e.run)); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.entries, e.Spec.ID)
+	return nil
 }
 
 // List implements sandbox.Driver. It only looks at what the driver knows.
@@ -436,6 +416,24 @@ func (d *Driver) find(id sandbox.ID) *entry {
 	defer d.mu.Unlock()
 	if e := d.entries[id]; e != nil && e.made {
 		return e
+	}
+	return nil
+}
+
+// do does one thing to a sandbox, while nothing else is done to it. ErrNotFound if
+// there is none.
+func (d *Driver) do(verb string, id sandbox.ID, what func(*entry) error) error {
+	e := d.find(id)
+	if e == nil {
+		return sandbox.ErrNotFound
+	}
+	e.op.Lock()
+	defer e.op.Unlock()
+	if d.find(id) != e { // removed meanwhile
+		return sandbox.ErrNotFound
+	}
+	if err := what(e); err != nil {
+		return fmt.Errorf("%s sandbox %s: %w", verb, id, err)
 	}
 	return nil
 }

@@ -20,8 +20,5 @@ func (d *Driver) Memory(id sandbox.ID) int64 { return d.find(id).sentry().memory
 
 // Save does at once what the driver does every few minutes.
 func (d *Driver) Save(ctx context.Context, id sandbox.ID) error {
-	e := d.find(id)
-	e.op.Lock()
-	defer e.op.Unlock()
-	return d.save(ctx, e)
+	return d.do("save", id, func(e *entry) error { return d.save(ctx, e) })
 }

@@ -5,7 +5,6 @@ package gvisor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,28 +19,16 @@ func (d *Driver) Fork(ctx context.Context, from sandbox.ID, spec sandbox.Spec) (
 	if _, err := sandbox.ParseID(string(spec.ID)); err != nil {
 		return false, err
 	}
-	e := d.find(from)
-	if e == nil {
-		return false, sandbox.ErrNotFound
-	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	memory, err = d.fork(ctx, e, spec)
-	if err != nil {
-		return false, fmt.Errorf("fork sandbox %s: %w", from, err)
-	}
-	return memory, nil
-}
-
-func (d *Driver) fork(ctx context.Context, e *entry, spec sandbox.Spec) (memory bool, err error) {
-	err = d.halted(ctx, e, func() error {
-		if !e.Saved {
-			if err := d.freeze(e); err != nil {
-				return err
+	err = d.do("fork", from, func(e *entry) error {
+		return d.halted(ctx, e, func() error {
+			if !e.Saved {
+				if err := d.freeze(e); err != nil {
+					return err
+				}
 			}
-		}
-		memory = e.isPaused()
-		return d.clone(e, spec, memory)
+			memory = e.isPaused()
+			return d.clone(e, spec, memory)
+		})
 	})
 	return memory, err
 }

@@ -176,24 +176,6 @@ func open(t testing.TB) *gvisor.Driver {
 	return d
 }
 
-// start makes and starts a sandbox.
-func start(t testing.TB, d *gvisor.Driver, limits sandbox.Limits) (sandbox.ID, *drivertest.Shell) {
-	t.Helper()
-	spec := sandbox.Spec{ID: sandbox.NewID(), Hostname: "test", Image: sandbox.ImageHost, Limits: limits}
-	if err := d.Create(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Remove(context.Background(), spec.ID); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := d.Start(t.Context(), spec.ID); err != nil {
-		t.Fatal(err)
-	}
-	return spec.ID, drivertest.Connect(t, d, spec.ID)
-}
-
 func status(t testing.TB, d *gvisor.Driver, id sandbox.ID) sandbox.Status {
 	t.Helper()
 	list, err := d.List(t.Context())
@@ -210,7 +192,7 @@ func status(t testing.TB, d *gvisor.Driver, id sandbox.ID) sandbox.Status {
 }
 
 func TestKernel(t *testing.T) {
-	_, sh := start(t, open(t), sandbox.Limits{})
+	_, sh := drivertest.Start(t, open(t), sandbox.Spec{})
 	if kernel := sh.Run("uname", "-r"); !strings.Contains(kernel, "gvisor") {
 		t.Errorf("the kernel is %q, want gVisor's", kernel)
 	}
@@ -222,7 +204,7 @@ func TestKernel(t *testing.T) {
 // Root owns the programs, and nobody on the host is that root.
 func TestUsers(t *testing.T) {
 	d := open(t)
-	id, sh := start(t, d, sandbox.Limits{})
+	id, sh := drivertest.Start(t, d, sandbox.Spec{})
 	if os.Geteuid() != 0 {
 		for _, pid := range processes(id) {
 			if uid := owner(t, pid); uid != os.Geteuid() {
@@ -234,7 +216,7 @@ func TestUsers(t *testing.T) {
 	if notes := status(t, d, id).Notes; len(notes) > 0 {
 		testneed.Lacking(t, "kernel overlays with shifted owners: "+strings.Join(notes, " "))
 	}
-	other, _ := start(t, d, sandbox.Limits{})
+	other, _ := drivertest.Start(t, d, sandbox.Spec{})
 	owners := make(map[int]sandbox.ID)
 	for _, id := range []sandbox.ID{id, other} {
 		for _, pid := range processes(id) {
@@ -269,7 +251,7 @@ func owner(t *testing.T, pid int) int {
 
 // The guest's folder and its socket are there, and are not the sandbox's.
 func TestGuestFolders(t *testing.T) {
-	_, sh := start(t, open(t), sandbox.Limits{})
+	_, sh := drivertest.Start(t, open(t), sandbox.Spec{})
 	sh.Run("test", "-x", guest.Executable)
 	sh.Want("../guest", "readlink", "/.sandgate/bin/scp")
 	for _, path := range []string{guest.SocketDir + "/new", "/.sandgate/new", "/.sandgate/bin/new"} {
@@ -285,7 +267,7 @@ func TestGuestFolders(t *testing.T) {
 func TestLimits(t *testing.T) {
 	limits := sandbox.Limits{CPUs: 1.5, Memory: 256 << 20, PIDs: 77}
 	d := open(t)
-	id, sh := start(t, d, limits)
+	id, sh := drivertest.Start(t, d, sandbox.Spec{Limits: limits})
 	sh.Want("77", "bash", "-c", "ulimit -u")
 	for _, note := range status(t, d, id).Notes {
 		if !strings.Contains(note, "not enforced") {
@@ -300,7 +282,7 @@ func TestLimits(t *testing.T) {
 	if _, err := fmt.Sscanf(sh.Run("cat", "/proc/meminfo"), "MemTotal: %d", &kb); err != nil || kb<<10 != limits.Memory {
 		t.Errorf("the sandbox sees %d kB of memory, %v", kb, err)
 	}
-	slow, busy := start(t, d, sandbox.Limits{CPUs: 0.3})
+	slow, busy := drivertest.Start(t, d, sandbox.Spec{Limits: sandbox.Limits{CPUs: 0.3}})
 	busy.Run("sh", "-c", "timeout 1 yes >/dev/null & timeout 1 yes >/dev/null & wait")
 	if !throttled(slow) {
 		t.Error("two busy processes were not held back to a third of a processor")
@@ -339,7 +321,7 @@ func throttled(id sandbox.ID) bool {
 // A sandbox that stands still loses nothing, and can be stopped.
 func TestBACK02Frozen(t *testing.T) {
 	d := open(t)
-	id, sh := start(t, d, sandbox.Limits{})
+	id, sh := drivertest.Start(t, d, sandbox.Spec{})
 	p, err := sh.Start(guest.Command{Text: []byte("for i in 1 2 3 4 5; do echo $i; sleep 0.1; done")}, false)
 	if err != nil {
 		t.Fatal(err)
@@ -383,7 +365,7 @@ func TestSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	id, sh := start(t, d, sandbox.Limits{})
+	id, sh := drivertest.Start(t, d, sandbox.Spec{})
 	for _, word := range []string{"one", "two"} {
 		sh.Run("sh", "-c", "echo "+word+" >/root/word")
 		if err := d.Save(t.Context(), id); err != nil {

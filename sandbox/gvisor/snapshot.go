@@ -21,31 +21,23 @@ func (d *Driver) snapshotDir(id sandbox.ID) string {
 // Snapshot implements sandbox.Snapshotter. What runs is paused for that, and goes on
 // at once, where its disk does not have to be saved anyhow.
 func (d *Driver) Snapshot(ctx context.Context, from, id sandbox.ID) (cut bool, err error) {
-	e := d.find(from)
-	if e == nil {
-		return false, sandbox.ErrNotFound
-	}
-	e.op.Lock()
-	defer e.op.Unlock()
-	if e.Saved {
-		if e.running() {
-			err = d.save(ctx, e)
+	err = d.do("snapshot", from, func(e *entry) error {
+		if e.Saved {
+			if e.running() {
+				if err := d.save(ctx, e); err != nil {
+					return err
+				}
+			}
+			return d.keepSnapshot(e, id)
 		}
-		if err == nil {
-			err = d.keepSnapshot(e, id)
-		}
-	} else {
 		cut = e.running()
-		err = d.halted(ctx, e, func() error {
+		return d.halted(ctx, e, func() error {
 			if err := d.freeze(e); err != nil {
 				return err
 			}
 			return d.keepSnapshot(e, id)
 		})
-	}
-	if err != nil {
-		err = fmt.Errorf("snapshot of sandbox %s: %w", from, err)
-	}
+	})
 	return cut, err
 }
 

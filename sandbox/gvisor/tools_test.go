@@ -35,7 +35,7 @@ func execTool(ctx context.Context, sh *drivertest.Shell, args map[string]any) (*
 // The agent's exec in gVisor's kernel: what a command leaves behind does not hold it
 // up, a timeout leaves no process, and a thousand commands leave no zombie.
 func TestAGENT04(t *testing.T) {
-	_, sh := start(t, open(t), sandbox.Limits{})
+	_, sh := drivertest.Start(t, open(t), sandbox.Spec{})
 	count := func(state, name string) int {
 		o, err := execTool(t.Context(), sh, map[string]any{"command": `cat /proc/[0-9]*/stat 2>/dev/null`})
 		if err != nil {
@@ -95,7 +95,7 @@ func TestAGENT04(t *testing.T) {
 // BenchmarkExecLeaving is how long a command takes whose children hold its output; it
 // is to be under 300 ms.
 func BenchmarkExecLeaving(b *testing.B) {
-	_, sh := start(b, open(b), sandbox.Limits{})
+	_, sh := drivertest.Start(b, open(b), sandbox.Spec{})
 	for b.Loop() {
 		o, err := execTool(b.Context(), sh, map[string]any{"command": leaving})
 		if err != nil || o.Stdout != "hi\n" {
@@ -111,7 +111,7 @@ func BenchmarkExecLeaving(b *testing.B) {
 
 // BenchmarkTools is how long the tools take in a warm sandbox; each is to be under 5 ms.
 func BenchmarkTools(b *testing.B) {
-	_, sh := start(b, open(b), sandbox.Limits{})
+	_, sh := drivertest.Start(b, open(b), sandbox.Spec{})
 	for _, call := range []struct{ name, args string }{
 		{"write", `{"path":"f","content":"one\ntwo\n","expect":""}`}, {"read", `{"path":"f"}`},
 		{"glob", `{"pattern":"*","path":"/etc"}`}, {"grep", `{"pattern":"two","path":"f"}`}, {"exec", `{"command":":"}`},

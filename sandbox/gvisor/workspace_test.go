@@ -3,7 +3,6 @@
 package gvisor_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,30 +12,8 @@ import (
 
 	"sandgate/sandbox"
 	"sandgate/sandbox/drivertest"
-	"sandgate/sandbox/gvisor"
 	"sandgate/sandbox/testneed"
 )
-
-// share makes and starts a sandbox with a workspace.
-func share(t *testing.T, d *gvisor.Driver, spec sandbox.Spec) (sandbox.ID, *drivertest.Shell) {
-	t.Helper()
-	spec.ID, spec.Hostname, spec.Image = sandbox.NewID(), "test", sandbox.ImageHost
-	if err := d.Check(spec); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Create(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Remove(context.Background(), spec.ID); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := d.Start(t.Context(), spec.ID); err != nil {
-		t.Fatal(err)
-	}
-	return spec.ID, drivertest.Connect(t, d, spec.ID)
-}
 
 // folder makes a folder of the host with a file in it, and gives both to an
 // ordinary user if the test can.
@@ -94,7 +71,7 @@ func TestWorkspace(t *testing.T) {
 				}
 				return
 			}
-			id, sh := share(t, d, spec)
+			id, sh := drivertest.Start(t, d, spec)
 			as := []string{"sh", "-ec"}
 			if spec.User == "not-there-yet" {
 				if code, out, err := sh.Try("true"); err != nil || code != 126 || !strings.Contains(out, "no user") {
@@ -152,7 +129,7 @@ func TestWorkspaceOthers(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil { // root's
 		t.Fatal(err)
 	}
-	id, sh := share(t, d, sandbox.Spec{Workspace: dir})
+	id, sh := drivertest.Start(t, d, sandbox.Spec{Workspace: dir})
 	if notes := status(t, d, id).Notes; len(notes) > 0 {
 		testneed.Lacking(t, "kernel overlays with shifted owners: "+strings.Join(notes, " "))
 	}
@@ -182,7 +159,7 @@ func TestWorkspaceOthers(t *testing.T) {
 func TestWorkspaceSwapped(t *testing.T) {
 	d := open(t)
 	dir, _ := folder(t)
-	id, _ := share(t, d, sandbox.Spec{Workspace: dir})
+	id, _ := drivertest.Start(t, d, sandbox.Spec{Workspace: dir})
 	if err := d.Stop(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +189,7 @@ func TestWorkspaceSwapped(t *testing.T) {
 // A disk that is full is an error to who writes, and survives as it is.
 func TestDiskLimit(t *testing.T) {
 	d := open(t)
-	id, sh := share(t, d, sandbox.Spec{Limits: sandbox.Limits{Disk: 64 << 20}})
+	id, sh := drivertest.Start(t, d, sandbox.Spec{Limits: sandbox.Limits{Disk: 64 << 20}})
 	sh.Run("sh", "-c", "head -c 20M /dev/zero >/root/fits")
 	if code, out, err := sh.Try("sh", "-c", "head -c 100M /dev/zero >/var/big"); err != nil || code == 0 || !strings.Contains(out, "No space left") {
 		t.Errorf("exit code %d, %s, %v", code, out, err)
