@@ -23,8 +23,9 @@ import (
 // the same with every engine, near or far, and with every runtime, and there is no
 // bridge on which a sandbox would meet others, or the engine's host.
 //
-// The helpers live as long as the sandbox runs. Each start of it is a new cable,
-// since gVisor takes the near end for itself.
+// The helpers live as long as the sandbox runs: Stop ends them, and Watch those of
+// one that has ended by itself. Each start of it is a new cable, since gVisor takes
+// the near end for itself.
 
 // cableDir is where one helper finds the other's socket: a volume of both.
 const cableDir = "/run/sandgate-cable"

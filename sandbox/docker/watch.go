@@ -2,7 +2,9 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"sandgate/sandbox"
@@ -22,11 +24,19 @@ func (d *Driver) Watch(ctx context.Context, report func(sandbox.Event)) {
 	case <-ctx.Done():
 		return
 	}
+	var tidying sync.WaitGroup
+	defer tidying.Wait()
 	for wait, lost := firstFollow, false; ; wait = min(2*wait, lastFollow) {
 		err := d.engine.events(ctx, labelGateway, d.instance, func() {
 			wait, lost = firstFollow, false
 			report(sandbox.Event{Kind: sandbox.EngineFound})
-		}, func(ev event) { d.hear(ctx, ev, report) })
+			tidying.Go(func() { d.tidyAll(ctx) })
+		}, func(ev event) {
+			d.hear(ctx, ev, report)
+			if id, err := sandbox.ParseID(ev.labels[labelSandbox]); err == nil && ev.what == "die" && ev.labels[labelNetwork] != "" {
+				tidying.Go(func() { d.tidy(ctx, id) })
+			}
+		})
 		if ctx.Err() != nil {
 			return
 		}
@@ -40,6 +50,41 @@ func (d *Driver) Watch(ctx context.Context, report func(sandbox.Event)) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// tidyAll ends the helpers of sandboxes that have ended while nobody followed the
+// engine's events. Those of one that is just being made have no sandbox yet.
+func (d *Driver) tidyAll(ctx context.Context) {
+	boxes, err := d.engine.list(ctx, labelGateway, d.instance)
+	if err != nil {
+		d.log.Debug("helpers not looked after", "err", err)
+		return
+	}
+	helped := make(map[string]bool)
+	for _, b := range boxes {
+		if b.running && b.labels[labelHelper] != "" {
+			helped[b.labels[labelHelper]] = true
+		}
+	}
+	for _, b := range boxes {
+		if id, err := sandbox.ParseID(b.labels[labelSandbox]); err == nil && !b.running && helped[string(id)] {
+			d.tidy(ctx, id)
+		}
+	}
+}
+
+// tidy ends the helpers of a sandbox that has ended by itself, unless it runs again.
+func (d *Driver) tidy(ctx context.Context, id sandbox.ID) {
+	err := d.do("tidy", id, func(*entry) error {
+		b, err := d.engine.inspect(ctx, d.name(id))
+		if b.running || err != nil && !errors.Is(err, sandbox.ErrNotFound) {
+			return err
+		}
+		return errors.Join(err, d.stopNetwork(ctx, id))
+	})
+	if err != nil && !errors.Is(err, sandbox.ErrNotFound) && ctx.Err() == nil {
+		d.log.Warn("helpers of a sandbox that has ended not ended", "err", err)
 	}
 }
 
