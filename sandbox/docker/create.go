@@ -21,13 +21,22 @@ func (d *Driver) Check(spec sandbox.Spec) error {
 		return &sandbox.UnsupportedError{Reason: fmt.Sprintf("the docker driver has no image %q: name another one, for example with: new NAME --driver docker --image debian:stable", spec.Image)}
 	}
 	if spec.Workspace != "" && !d.shared {
-		return d.noWorkspace()
+		return d.checkWorkspace(abilities{})
 	}
 	return nil
 }
 
-func (d *Driver) noWorkspace() error {
-	return &sandbox.UnsupportedError{Reason: fmt.Sprintf("a workspace needs an engine that shares folders with the gateway, and the one at %s does not", d.engine.host)}
+// checkWorkspace says why this engine's sandboxes cannot have a folder of the
+// gateway's host.
+func (d *Driver) checkWorkspace(can abilities) error {
+	switch {
+	case !d.shared:
+		return &sandbox.UnsupportedError{Reason: fmt.Sprintf("a workspace needs an engine that shares folders with the gateway, and the one at %s does not", d.engine.host)}
+	case can.shiftsUsers:
+		return &sandbox.UnsupportedError{Reason: fmt.Sprintf("a workspace needs an engine whose users own files of its host, and the one at %s was started with --userns-remap: "+
+			"leave --workspace out, or use --driver gvisor", d.engine.host)}
+	}
+	return nil
 }
 
 // Create implements sandbox.Driver.
@@ -48,18 +57,17 @@ func (d *Driver) create(ctx context.Context, spec sandbox.Spec) error {
 	if err := d.getReady(); err != nil {
 		return err
 	}
-	name := d.name(spec.ID)
-	if _, err := d.engine.inspect(ctx, name); err == nil {
-		return d.enter(spec.ID, d.shared)
-	} else if !errors.Is(err, sandbox.ErrNotFound) {
-		return err
-	}
 	can, err := d.engine.abilities(ctx)
 	if err != nil {
 		return err
 	}
 	// Another root than the host's may not connect to our socket.
 	share := d.shared && !can.shiftsUsers
+	if _, err := d.engine.inspect(ctx, d.name(spec.ID)); err == nil {
+		return d.enter(spec.ID, share)
+	} else if !errors.Is(err, sandbox.ErrNotFound) {
+		return err
+	}
 	if err := d.check(spec, can, share); err != nil {
 		return err
 	}
@@ -99,8 +107,7 @@ func (d *Driver) make(ctx context.Context, p plan) error {
 		err := d.engine.create(ctx, p)
 		switch {
 		case errors.Is(err, errNoQuota):
-			return &sandbox.UnsupportedError{Reason: fmt.Sprintf("the engine at %s cannot limit a disk with its storage driver %s: "+
-				"leave --disk out, or have the engine's data on xfs with the mount option pquota, on btrfs or on zfs", d.engine.host, p.storage)}
+			return d.noDiskLimit(p.storage)
 		case errors.Is(err, errNoImage): // deleted just now
 			return sandbox.ErrNoImage
 		case !errors.Is(err, errExists):
@@ -113,6 +120,14 @@ func (d *Driver) make(ctx context.Context, p plan) error {
 		time.Sleep(100 * time.Millisecond)
 	}
 }
+
+func (d *Driver) noDiskLimit(storage string) error {
+	return &sandbox.UnsupportedError{Reason: fmt.Sprintf("the engine at %s cannot limit a disk with its storage driver %s: leave --disk out, or %s",
+		d.engine.host, storage, diskRemedy)}
+}
+
+// diskRemedy is what an engine needs to limit disks.
+const diskRemedy = "have the engine's data on xfs with the mount option pquota, on btrfs or on zfs"
 
 // check says what a sandbox was asked to be that this engine cannot make it.
 func (d *Driver) check(spec sandbox.Spec, can abilities, share bool) error {
@@ -129,8 +144,13 @@ func (d *Driver) check(spec sandbox.Spec, can abilities, share bool) error {
 	if !share && can.arch != "" && !slices.Contains(archNames[runtime.GOARCH], can.arch) {
 		return unsupported("the engine at %s is a machine of kind %s, and this gateway's program is for %s", d.engine.host, can.arch, runtime.GOARCH)
 	}
-	if spec.Workspace != "" && !share {
-		return d.noWorkspace()
+	if spec.Workspace != "" {
+		if err := d.checkWorkspace(can); err != nil {
+			return err
+		}
+	}
+	if spec.Limits.Disk > 0 && can.snapshotter {
+		return d.noDiskLimit(can.storage + " of containerd")
 	}
 	if spec.Network == sandbox.NetworkFull {
 		return d.checkNetwork(can)

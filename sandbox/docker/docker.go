@@ -20,7 +20,9 @@
 // on another host cannot mount them, so the program is copied into the container
 // before it starts, and the guest's connection is carried over one exec of `guest
 // connect` (see package guest): one at a time, opened again by the next Connect.
-// No exec runs anything else; bulk then shares the one stream.
+// No exec runs anything else; bulk then shares the one stream. The same goes for an
+// engine on this host that was started with --userns-remap: root in a sandbox is then
+// nobody here, who may neither open our socket nor own the files of a workspace.
 //
 // # Hardening
 //

@@ -199,7 +199,7 @@ var (
 	})
 )
 
-func with(a, b map[string]string) map[string]string {
+func with[V any](a, b map[string]V) map[string]V {
 	all := maps.Clone(a)
 	maps.Copy(all, b)
 	return all

@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,9 +95,7 @@ func (d *Driver) open() (err error) {
 	if d.engine, err = newEngine(d.cfg); err != nil {
 		return err
 	}
-	// Only where processes on both sides of a mount have the same kernel does a
-	// socket work through it.
-	d.shared = !d.cfg.Copy && runtime.GOOS == "linux" && strings.HasPrefix(d.engine.host, "unix://")
+	d.shared = d.engine.shares(d.cfg)
 	if err := os.MkdirAll(d.boxes(), 0o700); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -74,6 +75,12 @@ func newEngine(cfg Config) (*engine, error) {
 	return &engine{c, host}, nil
 }
 
+// shares says whether folders of this host can be mounted. Only where processes on
+// both sides of a mount have the same kernel does a socket work through it.
+func (e *engine) shares(cfg Config) bool {
+	return !cfg.Copy && runtime.GOOS == "linux" && strings.HasPrefix(e.host, "unix://")
+}
+
 func (e *engine) close() error { return e.client.Close() }
 
 // fault names what is wrong with an error of the client, where callers care.
@@ -122,6 +129,8 @@ type abilities struct {
 	desktop            bool // its host is a machine within another
 	runtimes           []string
 	storage            string // the storage driver's name
+	backing            string // the file system that it is on, where that matters to it
+	snapshotter        bool   // it is containerd's, which forgets a limit on a disk
 	podman             bool
 }
 
@@ -146,6 +155,14 @@ func (e *engine) abilities(ctx context.Context) (abilities, error) {
 			desktop: info.OperatingSystem == "Docker Desktop",
 			storage: info.Driver,
 			podman:  slices.ContainsFunc(version.Components, func(c types.ComponentVersion) bool { return c.Name == "Podman Engine" }),
+		}
+		for _, s := range info.DriverStatus {
+			switch s[0] {
+			case "Backing Filesystem":
+				a.backing = s[1]
+			case "driver-type":
+				a.snapshotter = strings.HasPrefix(s[1], "io.containerd.")
+			}
 		}
 		for name := range info.Runtimes {
 			a.runtimes = append(a.runtimes, name)
@@ -271,7 +288,7 @@ func (e *engine) create(ctx context.Context, p plan) error {
 			return errNoImage
 		case cerrdefs.IsConflict(err):
 			return errExists
-		case err != nil && p.limits.Disk > 0 && strings.Contains(err.Error(), "storage-opt"):
+		case err != nil && p.limits.Disk > 0 && (strings.Contains(err.Error(), "storage-opt") || strings.Contains(err.Error(), "storage option")):
 			return errNoQuota
 		}
 		return err

@@ -285,9 +285,10 @@ func (e engine) derive(t *testing.T, image, command string, changes ...string) {
 	t.Cleanup(func() { e.docker(t, "rmi", image) })
 }
 
-// BACK-03: an image with nothing in it but one static program.
-func TestBACK03(t *testing.T) {
-	e := theEngine(t)
+// importProgram gives the engine an image with nothing in it but program, and takes
+// it away at the end.
+func (e engine) importProgram(t *testing.T) string {
+	t.Helper()
 	const image = "sandgate-test:scratch"
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
@@ -304,6 +305,13 @@ func TestBACK03(t *testing.T) {
 		t.Fatalf("import: %v\n%s", err, out)
 	}
 	t.Cleanup(func() { e.docker(t, "rmi", image) })
+	return image
+}
+
+// BACK-03: an image with nothing in it but one static program.
+func TestBACK03(t *testing.T) {
+	e := theEngine(t)
+	image := e.importProgram(t)
 	for name, cfg := range map[string]docker.Config{"Shared": {Host: e.host}, "Copy": {Host: e.host, Copy: true}} {
 		t.Run(name, func(t *testing.T) {
 			sh := start(t, open(t, cfg), sandbox.Spec{Image: image})

@@ -37,9 +37,29 @@ func Examine(ctx context.Context, cfg Config) (found []sandbox.Finding, works bo
 		}
 		found = append(found, f)
 	}
+	d := &Driver{engine: e, shared: e.shares(cfg)}
+	workspaces := sandbox.Finding{Name: "docker, workspaces", OK: true, Says: "the engine mounts them"}
+	if err := d.checkWorkspace(can); err != nil {
+		workspaces.OK, workspaces.Says = false, err.Error()
+	}
 	network := sandbox.Finding{Name: "docker, network full", OK: true, Says: "two containers of this program carry it"}
-	if err := (&Driver{engine: e}).checkNetwork(can); err != nil {
+	if err := d.checkNetwork(can); err != nil {
 		network.OK, network.Says = false, err.Error()
 	}
-	return append(found, network), true
+	return append(found, examineDisk(can), workspaces, network), true
+}
+
+// examineDisk says whether the engine can limit disks, as far as it lets see.
+func examineDisk(can abilities) sandbox.Finding {
+	f := sandbox.Finding{Name: "docker, limit on disk", OK: true, Says: "the storage driver " + can.storage + " enforces it"}
+	switch {
+	case can.snapshotter:
+	case can.storage == "btrfs" || can.storage == "zfs":
+		return f
+	case can.backing == "xfs":
+		f.Says += ", if its file system is mounted with the option pquota"
+		return f
+	}
+	f.OK, f.Says, f.Remedy = false, "the storage driver "+can.storage+" cannot: --disk is refused", diskRemedy
+	return f
 }

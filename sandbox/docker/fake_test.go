@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 // about is not found.
 type fake struct {
 	*docker.Driver
+	host    string
 	answers map[string]any // by method and path, without version and the gateway's own part of names
 
 	mu    sync.Mutex
@@ -42,7 +44,8 @@ func startFake(t *testing.T, answers map[string]any) *fake {
 	f := &fake{answers: answers, asked: make(map[string]string)}
 	server := httptest.NewServer(http.HandlerFunc(f.answer))
 	t.Cleanup(server.Close)
-	f.Driver = open(t, docker.Config{Host: "tcp://" + strings.TrimPrefix(server.URL, "http://")})
+	f.host = "tcp://" + strings.TrimPrefix(server.URL, "http://")
+	f.Driver = open(t, docker.Config{Host: f.host})
 	return f
 }
 
@@ -127,14 +130,46 @@ func TestDiskLimit(t *testing.T) {
 		t.Errorf("the engine was not asked for %s: %s", want, body)
 	}
 
-	answers["POST /containers/create"] = failure{http.StatusInternalServerError, "--storage-opt is supported only for overlay over xfs with 'pquota' mount option"}
-	f = startFake(t, answers)
-	spec.ID = sandbox.NewID()
-	err := f.Create(t.Context(), spec)
-	if _, ok := errors.AsType[*sandbox.UnsupportedError](err); !ok || !strings.Contains(err.Error(), "overlay2") || !strings.Contains(err.Error(), "--disk") {
-		t.Errorf("got %v", err)
+	const create = "POST /containers/create"
+	for name, change := range map[string]map[string]any{
+		"Docker":     {create: failure{http.StatusInternalServerError, "--storage-opt is supported only for overlay over xfs with 'pquota' mount option"}},
+		"Podman":     {create: failure{http.StatusInternalServerError, "storage option overlay.size and overlay.inodes only supported for backingFS XFS. Found extfs"}},
+		"containerd": {"GET /info": info(map[string]any{"DriverStatus": [][2]string{{"driver-type", "io.containerd.snapshotter.v1"}}})}, // says nothing
+	} {
+		f := startFake(t, with(answers, change))
+		spec.ID = sandbox.NewID()
+		err := f.Create(t.Context(), spec)
+		if _, ok := errors.AsType[*sandbox.UnsupportedError](err); !ok || !strings.Contains(err.Error(), "overlay2") || !strings.Contains(err.Error(), "--disk") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if list, err := f.List(t.Context()); err == nil && len(list) > 0 {
+			t.Errorf("%s left: %v", name, list)
+		}
 	}
-	if list, err := f.List(t.Context()); err == nil && len(list) > 0 {
-		t.Errorf("left: %v", list)
+}
+
+// What an engine cannot do is found out without a sandbox.
+func TestExamine(t *testing.T) {
+	status := func(key, value string) [][2]string { return [][2]string{{key, value}} }
+	for name, c := range map[string]struct {
+		info    map[string]any
+		finding string
+		ok      bool
+		says    string
+	}{
+		"no control groups": {map[string]any{"MemoryLimit": false}, "docker, limit on memory", false, "does not enforce"},
+		"ext4":              {map[string]any{"DriverStatus": status("Backing Filesystem", "extfs")}, "docker, limit on disk", false, "overlay2 cannot"},
+		"xfs":               {map[string]any{"DriverStatus": status("Backing Filesystem", "xfs")}, "docker, limit on disk", true, "pquota"},
+		"btrfs":             {map[string]any{"Driver": "btrfs"}, "docker, limit on disk", true, "btrfs enforces"},
+		"containerd":        {map[string]any{"Driver": "btrfs", "DriverStatus": status("driver-type", "io.containerd.snapshotter.v1")}, "docker, limit on disk", false, "btrfs cannot"},
+		"elsewhere":         {nil, "docker, workspaces", false, "shares folders"},
+		"rootless":          {map[string]any{"SecurityOptions": []string{"name=rootless"}}, "docker, network full", false, "without root"},
+	} {
+		f := startFake(t, map[string]any{"GET /info": info(c.info)})
+		found, works := docker.Examine(t.Context(), docker.Config{Host: f.host})
+		i := slices.IndexFunc(found, func(f sandbox.Finding) bool { return f.Name == c.finding })
+		if !works || i < 0 || found[i].OK != c.ok || !strings.Contains(found[i].Says, c.says) {
+			t.Errorf("%s: %+v", name, found)
+		}
 	}
 }

@@ -28,13 +28,23 @@ const patience = 30 * time.Second
 // A daemon is an engine of one test's own, which can be restarted.
 type daemon struct {
 	engine
-	t   *testing.T
-	dir string
-	cmd *exec.Cmd
+	t      *testing.T
+	dir    string
+	before string // a shell's commands in the engine's own mount namespace; empty: it has none
+	cmd    *exec.Cmd
 }
 
 // startDaemon starts an engine with testImage.
 func startDaemon(t *testing.T, flags ...string) *daemon {
+	t.Helper()
+	d := newDaemon(t)
+	d.start(flags...)
+	d.importImage(t)
+	return d
+}
+
+// newDaemon returns an engine that is to be started.
+func newDaemon(t *testing.T) *daemon {
 	t.Helper()
 	if _, err := exec.LookPath("dockerd"); err != nil || os.Geteuid() != 0 {
 		testneed.Lacking(t, "root and dockerd, to start an engine with")
@@ -56,8 +66,6 @@ func startDaemon(t *testing.T, flags ...string) *daemon {
 			t.Error(err)
 		}
 	})
-	d.start(flags...)
-	d.importImage(t)
 	return d
 }
 
@@ -78,9 +86,13 @@ func (d *daemon) start(flags ...string) {
 		d.t.Fatal(err)
 	}
 	defer log.Close()
-	d.cmd = exec.Command("dockerd", append([]string{"--config-file", filepath.Join(d.dir, "none"),
+	argv := append([]string{"dockerd", "--config-file", filepath.Join(d.dir, "none"),
 		"--data-root", d.dir + "/data", "--exec-root", d.dir + "/run", "--pidfile", d.dir + "/pid", "-H", d.host,
-		"--bridge=none", "--iptables=false", "--ip6tables=false"}, flags...)...)
+		"--bridge=none", "--iptables=false", "--ip6tables=false"}, flags...)
+	if d.before != "" {
+		argv = append([]string{"unshare", "--mount", "--propagation=private", "sh", "-ec", d.before + "\nexec \"$@\"", "sh"}, argv...)
+	}
+	d.cmd = exec.Command(argv[0], argv[1:]...)
 	if err := os.WriteFile(filepath.Join(d.dir, "none"), []byte("{}"), 0o600); err != nil {
 		d.t.Fatal(err)
 	}

@@ -26,6 +26,12 @@
 //	  of root                                                          sandbox
 //	disk limit          yes            yes            as the engine  as the engine   no
 //	                                                  can, or refused  can, or refused
+//	image host          yes            yes            refused        refused         -
+//	workspace           yes            yes            refused without shared         -
+//	                                                    folders, or with userns-remap
+//	limits changed      at next start  at next start  at once        at once; of     -
+//	                                                                   processes: refused
+//	variables changed   at next start  at next start  refused        refused         -
 //	no-new-privileges   no: sudo, su   no: sudo, su   engine's       engine's        no
 //	^C is echoed        no             no             yes            no               yes
 //	blocks of a sparse  as if full     as if full     few            as if full       few
