@@ -144,7 +144,7 @@ func New(cfg Config, db *store.DB, sandboxes *sandbox.Manager, log *slog.Logger)
 		starts:    newStarts(),
 	}
 	if cfg.tools == nil {
-		g.cfg.tools = guestTools
+		g.cfg.tools = g.guestTools
 	}
 	g.terms.Store(&terms)
 	g.runs = newRuns(g, g.cfg.tools)

@@ -255,3 +255,18 @@ func TestMCPGone(t *testing.T) {
 	s.awaitJob(gate, running)
 	s.run(gate, "kill web "+job.ID)
 }
+
+// A command gets no longer than the operator allows, and is told so.
+func TestMCPMaxExec(t *testing.T) {
+	s := newStage(t, func(c *Config) { c.MaxExec = time.Second })
+	c := s.talk(s.login("web", s.alice), nil)
+	for args, want := range map[string]string{
+		`{"command":"sleep 1000.25","timeout_s":50}`: "(timeout_s is at most 1 here)",
+		`{"command":"sleep 1000.25"}`:                "(it was ended with all its processes as timeout_s=1 had passed; do it in smaller steps, as more cannot be had here)",
+	} {
+		r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "exec", Arguments: json.RawMessage(args)})
+		if err != nil || !strings.Contains(textOf(r), want) || !strings.Contains(textOf(r), "ended by timeout") {
+			t.Errorf("%s: %v, %s", args, err, textOf(r))
+		}
+	}
+}

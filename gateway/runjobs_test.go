@@ -111,7 +111,7 @@ func TestAgentJobsOverRestart(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
-	next := newRuns(s.gate, guestTools)
+	next := newRuns(s.gate, s.gate.guestTools)
 	defer next.stop()
 	if err := next.resume(t.Context()); err != nil {
 		t.Fatal(err)

@@ -80,6 +80,8 @@ type runTools struct {
 	use  func(context.Context) (*sandbox.Lease, error)
 	past *runPast
 
+	maxExec func() time.Duration // longest timeout of a command; 0: the tool's
+
 	mu    sync.Mutex
 	lease *sandbox.Lease // nil: not opened yet
 	since time.Time      // when it was opened
@@ -90,8 +92,9 @@ type runTools struct {
 
 // guestTools is the toolbox of the six tools. The sandbox is opened by what first needs
 // it.
-func guestTools(run store.Run, past *runPast, use func(context.Context) (*sandbox.Lease, error)) toolset {
+func (g *Gateway) guestTools(run store.Run, past *runPast, use func(context.Context) (*sandbox.Lease, error)) toolset {
 	t := &runTools{run: run, use: use, past: past, guided: make(map[string]bool)}
+	t.maxExec = func() time.Duration { return g.terms.Load().MaxExec }
 	var tools []agent.Tool
 	for _, d := range tool.Definitions() {
 		schema, err := json.Marshal(d.Input)
@@ -177,7 +180,7 @@ func (t *runTools) call(ctx context.Context, name, id string, input json.RawMess
 		return toolFailed(tool.Errorf(tool.NotStarted, "the sandbox could not be opened: %v", err)), nil
 	}
 	call := guest.ToolCall{
-		Name: name, Args: input, Session: t.run.ID, Dir: t.past.workingDir(), Job: jobOf(t.run.ID, id),
+		Name: name, Args: input, Session: t.run.ID, Dir: t.past.workingDir(), Job: jobOf(t.run.ID, id), MaxTimeout: t.maxExec(),
 		EndOn: func(cause error) bool { return !errors.Is(cause, agent.ErrSuspended) },
 	}
 	show := func(g guest.ToolProgress) {

@@ -38,6 +38,7 @@ type Settings struct {
 	Model     string   `toml:"model"`
 	Anthropic string   `toml:"anthropic-url"`
 	OpenAI    string   `toml:"openai-url"`
+	MaxExec   string   `toml:"max-exec"`
 	NoCreate  *bool    `toml:"no-create"`
 	Drain     string   `toml:"drain"`
 	LogFormat string   `toml:"log-format"`

@@ -19,6 +19,10 @@ type Terms struct {
 	// Agent is what the operator says of the agent.
 	Agent AgentConfig
 
+	// MaxExec is the longest timeout that a call of the tool exec can have; 0: as long
+	// as the tool allows.
+	MaxExec time.Duration
+
 	// NoCreate switches off that a sandbox is made when its name is first used.
 	NoCreate bool
 

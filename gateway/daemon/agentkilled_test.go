@@ -64,7 +64,13 @@ func TestAgentKilled(t *testing.T) {
 		k.each(n, (*killedRun).goOn)
 	}
 	for n := clientsKilled; n < clientsKilled+gatewaysKilled; n += together {
-		k.each(n, (*killedRun).start)
+		// Each is to be at another point of its way when the gateway is killed.
+		for _, r := range k.take(n) {
+			if err := r.start(); err != nil {
+				t.Fatalf("run %d: %v", r.n, err)
+			}
+			r.read(rand.N(killedCalls))
+		}
 		var reading sync.WaitGroup
 		moment := k.runs[n+rand.N(together)] // which the others need not have come to
 		for _, r := range k.runs[n : n+together] {
@@ -111,15 +117,20 @@ type killing struct {
 	runs []*killedRun
 }
 
-// each does something with the runs from the n-th on, at the same time.
-func (k *killing) each(n int, do func(*killedRun) error) {
-	k.t.Helper()
+// take returns the runs from the n-th on that go on at the same time.
+func (k *killing) take(n int) []*killedRun {
 	for len(k.runs) < n+together {
 		k.runs = append(k.runs, &killedRun{killing: k, n: len(k.runs)})
 	}
+	return k.runs[n : n+together]
+}
+
+// each does something with the runs from the n-th on, at the same time.
+func (k *killing) each(n int, do func(*killedRun) error) {
+	k.t.Helper()
 	errs := make([]error, together)
 	var wg sync.WaitGroup
-	for i, r := range k.runs[n : n+together] {
+	for i, r := range k.take(n) {
 		wg.Go(func() { errs[i] = do(r) })
 	}
 	wg.Wait()
@@ -182,7 +193,10 @@ func (r *killedRun) goOn() error {
 	if err != nil {
 		return err
 	}
-	run, after := events[0].Run, events[len(events)-1].Seq
+	run, after := events[0].Run, int64(0)
+	for _, e := range events {
+		after = max(after, e.Seq) // pieces of output have none
+	}
 	ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute) // then it hangs
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "ssh", r.gate.SSHArgs("box", "-s", fmt.Sprintf("agent --resume %s --after %d", run, after))...)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestLogger(t *testing.T) {
@@ -60,6 +61,19 @@ func TestParseDrain(t *testing.T) {
 	for s, ok := range map[string]bool{"0": true, "30s": true, "1h": true, "off": false, "-1s": false, "soon": false, "": false} {
 		if _, err := parseDrain(s); (err == nil) != ok {
 			t.Errorf("%q: %v", s, err)
+		}
+	}
+}
+
+func TestParseMaxExec(t *testing.T) {
+	for s, want := range map[string]time.Duration{"1s": time.Second, "90m": 90 * time.Minute, "24h": 24 * time.Hour} {
+		if d, err := parseMaxExec(s); err != nil || d != want {
+			t.Errorf("%q: %v, %v", s, d, err)
+		}
+	}
+	for _, s := range []string{"", "0", "1", "500ms", "-1h", "25h", "soon"} {
+		if d, err := parseMaxExec(s); err == nil {
+			t.Errorf("%q is %v", s, d)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"sandgate/gateway"
 	"sandgate/sandbox"
+	"sandgate/sandbox/guest"
 )
 
 // reload reads the file of settings again, with the files that it names, and does
@@ -118,10 +119,22 @@ func (s *Serve) terms() (t gateway.Terms, err error) {
 	if t.Admission.Exempt, err = gateway.ParsePrefixes(s.Exempt); err != nil {
 		return t, fmt.Errorf("exempt: %w", err)
 	}
+	if t.MaxExec, err = parseMaxExec(s.MaxExec); err != nil {
+		return t, err
+	}
 	if t.Drain, err = parseDrain(s.Drain); err != nil {
 		return t, err
 	}
 	return t, nil
+}
+
+// parseMaxExec reads how long a command of an agent's may take at most.
+func parseMaxExec(s string) (time.Duration, error) {
+	var d sandbox.Duration
+	if err := d.UnmarshalText([]byte(s)); err != nil || time.Duration(d) < time.Second || time.Duration(d) > guest.MaxTimeout {
+		return 0, fmt.Errorf("max-exec is a time from 1s to 24h, such as 30m, not %q", s)
+	}
+	return time.Duration(d), nil
 }
 
 // parseDrain reads how long a shutdown waits; 0 is not at all.

@@ -50,6 +50,7 @@ type Serve struct {
 	Model     string `env:"SANDGATE_MODEL" help:"Model of the agent where nobody says another." placeholder:"NAME"`
 	Anthropic string `name:"anthropic-url" env:"SANDGATE_ANTHROPIC_URL" help:"Where Anthropic's API is. Its key: $ANTHROPIC_API_KEY, for users who have none of their own." placeholder:"URL"`
 	OpenAI    string `name:"openai-url" env:"SANDGATE_OPENAI_URL" help:"Where OpenAI's API is. Its key: $OPENAI_API_KEY, likewise." placeholder:"URL"`
+	MaxExec   string `env:"SANDGATE_MAX_EXEC" help:"Longest timeout of a command of an agent's (24h)." placeholder:"TIME"`
 	NoCreate  *bool  `env:"SANDGATE_NO_CREATE" help:"Do not make a sandbox when its name is first used."`
 	Drain     string `env:"SANDGATE_DRAIN" help:"How long a shutdown waits for sessions to end by themselves (5s)." placeholder:"TIME"`
 	LogFormat string `env:"SANDGATE_LOG_FORMAT" help:"text or json (text)." placeholder:"FORMAT"`
@@ -79,6 +80,7 @@ func (s *Serve) settle() (gateway.Settings, error) {
 	s.Model = cmp.Or(s.Model, settings.Model)
 	s.Anthropic = cmp.Or(s.Anthropic, settings.Anthropic)
 	s.OpenAI = cmp.Or(s.OpenAI, settings.OpenAI)
+	s.MaxExec = cmp.Or(s.MaxExec, settings.MaxExec, "24h")
 	s.NoCreate = cmp.Or(s.NoCreate, settings.NoCreate, new(false))
 	s.Drain = cmp.Or(s.Drain, settings.Drain, "5s")
 	s.LogFormat = cmp.Or(s.LogFormat, settings.LogFormat, "text")

@@ -54,6 +54,10 @@ type ToolCall struct {
 	Files []File
 	Job   string
 
+	// MaxTimeout is the longest timeout that a command gets, whatever the arguments
+	// say; zero: the tool's own limit.
+	MaxTimeout time.Duration
+
 	// EndOn says, when ctx has ended during exec, whether the command is to be
 	// ended too, going by the cause. Nil: it is. Otherwise it goes on as a job.
 	EndOn func(cause error) bool
@@ -166,6 +170,7 @@ func (c *Client) exec(ctx context.Context, call ToolCall, progress func(ToolProg
 	}
 	x := &execution{client: c, call: call, args: a, id: a.Job, progress: progress}
 	x.out.Notes = notes
+	x.args.Cap(&x.out, call.MaxTimeout)
 	if x.id == "" {
 		if err := x.start(ctx); err != nil {
 			return nil, err

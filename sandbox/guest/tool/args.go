@@ -29,6 +29,9 @@ func parametersOf(t reflect.Type) []parameter {
 	var ps []parameter
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if !f.IsExported() {
+			continue // not the caller's
+		}
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		p := parameter{name: name, required: !strings.Contains(options, "omitempty"), index: i}
 		if list := f.Tag.Get("enum"); list != "" {

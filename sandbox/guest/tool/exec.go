@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -25,6 +26,22 @@ type ExecArgs struct {
 	Job         string            `json:"job,omitempty" jsonschema:"attend to this job instead of running a command"`
 	Signal      string            `json:"signal,omitempty" jsonschema:"with job: send INT, TERM, KILL, HUP or another signal; TERM and KILL end all that it started"`
 	Cursor      int64             `json:"cursor,omitempty" min:"0" jsonschema:"with job: where its output goes on"`
+
+	most int // seconds that Timeout can be; 0: as above
+}
+
+// Cap bounds the timeout, and tells it in o if more was asked for. Zero is no bound.
+func (a *ExecArgs) Cap(o *ExecOutput, most time.Duration) {
+	seconds := int(most / time.Second)
+	if seconds <= 0 {
+		return
+	}
+	if a.most = seconds; a.Timeout > seconds {
+		if a.Timeout != execDefaults.Timeout {
+			o.note("timeout_s is at most %d here", seconds)
+		}
+		a.Timeout = seconds
+	}
 }
 
 // execDefaults are what exec does when it is not told.
@@ -300,13 +317,18 @@ func (o *ExecOutput) Explain(a ExecArgs, memory, limit int64) {
 	if o.ExitCode != nil {
 		code = *o.ExitCode
 	}
+	timeout := cmp.Or(a.Timeout, execDefaults.Timeout)
+	more := "do it in smaller steps, as more cannot be had here"
+	if most := cmp.Or(a.most, 86400); timeout < most {
+		more = fmt.Sprintf("give more, up to %d, or do it in smaller steps", most)
+	}
 	switch {
 	case o.Running && a.Background:
 		o.note("it runs in the background; exec with job=%q shows its output, and ends it with signal=TERM", o.Job)
 	case o.Running:
 		o.note("it goes on; exec with job=%q and cursor=%d waits for more, signal=TERM ends it", o.Job, o.Cursor)
 	case o.KilledBy == "timeout":
-		o.note("it was ended with all its processes as timeout_s=%d had passed; give more, up to 86400, or use background", cmp.Or(a.Timeout, execDefaults.Timeout))
+		o.note("it was ended with all its processes as timeout_s=%d had passed; %s", timeout, more)
 	case o.KilledBy == "oom" && limit > 0:
 		o.note("memory ran out: the sandbox may have %d MiB; have it use less, such as by smaller pieces or fewer processes at once", limit>>20)
 	case o.KilledBy == "oom":
