@@ -86,6 +86,9 @@ func (s *walker) file(ctx context.Context, buf *bytes.Buffer, path string) (hits
 		return hits{}, err
 	}
 	text := buf.Bytes()
+	if !s.mayMatch(text) {
+		return hits{}, nil
+	}
 	f := sniff(head(text))
 	switch {
 	case f.binary != "" && s.re.Match(text):
@@ -101,6 +104,15 @@ func (s *walker) file(ctx context.Context, buf *bytes.Buffer, path string) (hits
 		text = bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
 	}
 	return s.search(text), nil
+}
+
+// mayMatch is false for a file in which nothing matches, whatever it is: to tell what it
+// is takes longer than to search it.
+func (s *walker) mayMatch(text []byte) bool {
+	if bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff")) || bytes.Contains(text, []byte("\r\n")) {
+		return true // it is not searched as it is
+	}
+	return s.re.Match(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")))
 }
 
 var errLarge = errors.New("file too large")
@@ -126,7 +138,7 @@ func load(buf *bytes.Buffer, path string) error {
 	case st.Size > grepFile:
 		return errLarge
 	}
-	buf.Grow(int(st.Size) + 512) // so that the end is seen without growing
+	buf.Grow(int(st.Size) + 512) // for more than it says, as the files of /proc have
 	for {
 		free := buf.AvailableBuffer()
 		if cap(free) == 0 {
@@ -143,6 +155,9 @@ func load(buf *bytes.Buffer, path string) error {
 		buf.Write(free[:n])
 		if buf.Len() > grepFile {
 			return errLarge
+		}
+		if int64(buf.Len()) == st.Size {
+			return nil // what is written to it just now is not waited for
 		}
 	}
 }
