@@ -64,13 +64,7 @@ func TestAgentKilled(t *testing.T) {
 		k.each(n, (*killedRun).goOn)
 	}
 	for n := clientsKilled; n < clientsKilled+gatewaysKilled; n += together {
-		// Each is to be at another point of its way when the gateway is killed.
-		for _, r := range k.take(n) {
-			if err := r.start(); err != nil {
-				t.Fatalf("run %d: %v", r.n, err)
-			}
-			r.read(rand.N(killedCalls))
-		}
+		k.each(n, (*killedRun).start)
 		var reading sync.WaitGroup
 		moment := k.runs[n+rand.N(together)] // which the others need not have come to
 		for _, r := range k.runs[n : n+together] {
@@ -117,20 +111,15 @@ type killing struct {
 	runs []*killedRun
 }
 
-// take returns the runs from the n-th on that go on at the same time.
-func (k *killing) take(n int) []*killedRun {
-	for len(k.runs) < n+together {
-		k.runs = append(k.runs, &killedRun{killing: k, n: len(k.runs)})
-	}
-	return k.runs[n : n+together]
-}
-
 // each does something with the runs from the n-th on, at the same time.
 func (k *killing) each(n int, do func(*killedRun) error) {
 	k.t.Helper()
+	for len(k.runs) < n+together {
+		k.runs = append(k.runs, &killedRun{killing: k, n: len(k.runs)})
+	}
 	errs := make([]error, together)
 	var wg sync.WaitGroup
-	for i, r := range k.take(n) {
+	for i, r := range k.runs[n : n+together] {
 		wg.Go(func() { errs[i] = do(r) })
 	}
 	wg.Wait()

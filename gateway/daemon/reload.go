@@ -9,7 +9,6 @@ import (
 
 	"sandgate/gateway"
 	"sandgate/sandbox"
-	"sandgate/sandbox/guest"
 )
 
 // reload reads the file of settings again, with the files that it names, and does
@@ -131,7 +130,7 @@ func (s *Serve) terms() (t gateway.Terms, err error) {
 // parseMaxExec reads how long a command of an agent's may take at most.
 func parseMaxExec(s string) (time.Duration, error) {
 	var d sandbox.Duration
-	if err := d.UnmarshalText([]byte(s)); err != nil || time.Duration(d) < time.Second || time.Duration(d) > guest.MaxTimeout {
+	if err := d.UnmarshalText([]byte(s)); err != nil || time.Duration(d) < time.Second || time.Duration(d) > 24*time.Hour {
 		return 0, fmt.Errorf("max-exec is a time from 1s to 24h, such as 30m, not %q", s)
 	}
 	return time.Duration(d), nil
