@@ -96,7 +96,7 @@ func (b *toolBelt) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 	out, err := lease.Tool(ctx, guest.ToolCall{
 		Name: req.Params.Name, Args: req.Params.Arguments, Session: b.conversation, Dir: dir,
 		// Without SSH_CLIENT, for which bash would read ~/.bashrc before each command.
-		Env: append([][]byte{[]byte("IS_SANDBOX=1")}, s.env...),
+		Env:        append([][]byte{[]byte("IS_SANDBOX=1")}, s.env...),
 		MaxTimeout: s.login.gate.terms.Load().MaxExec,
 		// A client that cancels a call wants the command ended; one that goes away
 		// may come back for it.
