@@ -180,6 +180,49 @@ func TestIdleAfterJob(t *testing.T) {
 	w.wantState(row, sandbox.Stopped)
 }
 
+// A detached job that is quiet for hours, as an agent is that waits, is work for as long
+// as it runs, also for a gateway that was started meanwhile. When it has ended the rule
+// holds.
+func TestIdleQuietJob(t *testing.T) {
+	w := newWorld(t)
+	row := w.idle()
+	lease, err := w.Wake(t.Context(), row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, err := lease.Run(t.Context(), guest.Run{ID: guest.NewJobID(), Command: guest.Command{Text: []byte("exec sleep 3600")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	now := time.Now()
+	for hour := range 8 {
+		if hour == 4 {
+			w.restart()
+		}
+		for range 12 {
+			now = now.Add(5 * time.Minute)
+			w.reap(now)
+		}
+		w.wantState(row, sandbox.Running)
+	}
+	if lease, err = w.Wake(t.Context(), row); err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.End(t.Context(), job.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lease.WaitJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	w.reap(now.Add(time.Minute))
+	w.reap(now.Add(9 * time.Minute))
+	w.wantState(row, sandbox.Running)
+	w.reap(now.Add(12 * time.Minute))
+	w.wantState(row, sandbox.Stopped)
+}
+
 // A new gateway does not know since when nothing went on, and does not guess.
 func TestIdleAfterRestart(t *testing.T) {
 	w := newWorld(t)
