@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -116,13 +115,11 @@ func (g *Gateway) candidate(ctx context.Context, fingerprint string, cert *ssh.C
 	if err != nil {
 		return candidate{}, err
 	}
-	c := candidate{user: user, fingerprint: fingerprint, noTouch: key.NoTouch, expires: key.Expires}
-	if key.Scope != "" {
-		if err := json.Unmarshal([]byte(key.Scope), &c.scope); err != nil {
-			return candidate{}, fmt.Errorf("scope of key %s: %w", fingerprint, err)
-		}
+	scope, err := scopeOf(key)
+	if err != nil {
+		return candidate{}, err
 	}
-	return c, nil
+	return candidate{user: user, fingerprint: fingerprint, scope: scope, noTouch: key.NoTouch, expires: key.Expires}, nil
 }
 
 // recognise returns permissions with the owner of a key, for a login as user.
@@ -179,9 +176,9 @@ func (g *Gateway) login(meta ssh.ConnMetadata, key ssh.PublicKey, perms *ssh.Per
 		return nil, refusal("you have %d connections open already, which is as many as one user may have", g.cfg.UserConns)
 	}
 	front.carry(l)
-	// Only now nobody who revokes the key can miss this login; the key may have
-	// been revoked since it was offered.
-	if _, err := l.who(ctx); err != nil {
+	// Only now nobody who revokes or changes the key can miss this login; that may
+	// have been done since it was offered.
+	if err := l.renew(ctx); err != nil {
 		g.live.remove(l)
 		return nil, err
 	}
@@ -189,7 +186,6 @@ func (g *Gateway) login(meta ssh.ConnMetadata, key ssh.PublicKey, perms *ssh.Per
 		g.live.remove(l)
 		return nil, err
 	}
-	l.endAt(c.expires)
 	if c.cert == nil {
 		g.touches.touch(use{key: c.fingerprint})
 	}

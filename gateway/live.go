@@ -54,6 +54,23 @@ func (v *live) expel(why string, match func(*Login) bool) {
 	}
 }
 
+// renew has all logins that match end when what they were made with now expires.
+func (v *live) renew(ctx context.Context, match func(*Login) bool) error {
+	var errs []error
+	for _, l := range v.all() {
+		if !match(l) {
+			continue
+		}
+		err := l.renew(ctx)
+		if p, ended := errors.AsType[*problem](err); ended {
+			v.expel(p.sentence, func(other *Login) bool { return other == l })
+			err = nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 // A notice is why a session ends, for its user to read.
 type notice string
 
@@ -100,13 +117,29 @@ func (l *Login) closed() {
 	l.end(errClientGone)
 }
 
-// endAt ends the login when what it was made with expires.
-func (l *Login) endAt(t time.Time) {
-	if t.IsZero() {
-		return
+// renew says whether the login is still valid, and ends it when what it was made with
+// now expires.
+func (l *Login) renew(ctx context.Context) error {
+	l.renewing.Lock() // the last to read decides
+	defer l.renewing.Unlock()
+	w, err := l.who(ctx)
+	if err == nil {
+		l.endAt(w.until)
 	}
+	return err
+}
+
+// endAt ends the login at that time, and no more at an earlier one. Zero is never.
+func (l *Login) endAt(t time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.expiry != nil {
+		l.expiry.Stop()
+		l.expiry = nil
+	}
+	if t.IsZero() || l.ctx.Err() != nil {
+		return
+	}
 	l.expiry = time.AfterFunc(time.Until(t), func() {
 		why := fmt.Sprintf("your login ended: it was valid until %s", t.Format(time.RFC3339))
 		l.gate.live.expel(why, func(other *Login) bool { return other == l })

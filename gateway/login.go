@@ -47,6 +47,8 @@ type Login struct {
 	channels chan struct{} // a slot for each open channel
 	earlier  earlier
 
+	renewing sync.Mutex
+
 	mu       sync.Mutex
 	forwards map[string]*guest.Listening // remote forwards, by what was asked for
 	foreign  map[string]bool             // ids of other users' sandboxes that it has used

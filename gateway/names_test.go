@@ -153,7 +153,7 @@ var verbsOnRuns = map[deed]string{
 var verbsOnNone = map[deed]bool{
 	"new": true, "ls": true, "who": true, "completion": true, "complete": true, "doctor": true, "config": true, "help": true, "version": true, "invite": true,
 	"user add": true, "user ls": true, "user rm": true, "user set-role": true,
-	"key add": true, "key ls": true, "key rm": true, "key revoke": true, "alias ls": true, "alias rm": true,
+	"key add": true, "key set": true, "key ls": true, "key rm": true, "key revoke": true, "alias ls": true, "alias rm": true,
 	"rec ls": true, "rec play": true, "rec cat": true, "rec rm": true, "audit show": true, "audit verify": true,
 	"secret ls": true, "secret rotate-key": true, "usage": true, "quota ls": true, "quota set": true, "quota rm": true,
 	"runs ls": true, "snapshots": true, "snapshot rm": true,

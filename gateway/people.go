@@ -154,6 +154,28 @@ func (l *Login) Keys(ctx context.Context, name string) ([]store.Key, error) {
 	return l.gate.db.Keys(ctx, user.ID)
 }
 
+// setScope limits a key.
+func setScope(k *store.Key, s Scope) error {
+	k.Scope = ""
+	if !s.limited() {
+		return nil
+	}
+	scope, err := json.Marshal(s)
+	k.Scope = string(scope)
+	return err
+}
+
+// scopeOf returns what a key is limited to.
+func scopeOf(k store.Key) (s Scope, err error) {
+	if k.Scope == "" {
+		return s, nil
+	}
+	if err := json.Unmarshal([]byte(k.Scope), &s); err != nil {
+		return s, fmt.Errorf("scope of key %s: %w", k.Fingerprint, err)
+	}
+	return s, nil
+}
+
 // AddKey adds a key, given as in authorized_keys, to a user; no name is the caller.
 // Of k, Name, NoTouch and Expires count.
 func (l *Login) AddKey(ctx context.Context, user string, line []byte, k store.Key, s Scope) (store.Key, error) {
@@ -171,12 +193,8 @@ func (l *Login) AddKey(ctx context.Context, user string, line []byte, k store.Ke
 		parsed.Name = k.Name
 	}
 	parsed.Name = oneLine(printable(parsed.Name))
-	if s.limited() {
-		scope, err := json.Marshal(s)
-		if err != nil {
-			return store.Key{}, err
-		}
-		parsed.Scope = string(scope)
+	if err := setScope(&parsed, s); err != nil {
+		return store.Key{}, err
 	}
 	if gone, err := l.gate.db.Revoked(ctx, parsed.Fingerprint); err != nil {
 		return store.Key{}, err
@@ -201,9 +219,23 @@ func (l *Login) RemoveKey(ctx context.Context, user, name string) error {
 	if err != nil {
 		return err
 	}
-	keys, err := l.gate.db.Keys(ctx, whose.ID)
+	k, err := l.keyOf(ctx, whose, name)
 	if err != nil {
 		return err
+	}
+	if err := l.gate.db.DeleteKey(ctx, whose.ID, k.Fingerprint); err != nil {
+		return lastAdmin(err)
+	}
+	l.log.Info("key removed", "name", whose.Name, "key", k.Fingerprint)
+	l.gate.live.expel("your key was removed", madeWith(k))
+	return nil
+}
+
+// keyOf returns a user's key, named by its fingerprint or its name.
+func (l *Login) keyOf(ctx context.Context, whose store.User, name string) (store.Key, error) {
+	keys, err := l.gate.db.Keys(ctx, whose.ID)
+	if err != nil {
+		return store.Key{}, err
 	}
 	var found []store.Key
 	for _, k := range keys {
@@ -213,20 +245,64 @@ func (l *Login) RemoveKey(ctx context.Context, user, name string) error {
 	}
 	switch len(found) {
 	case 0:
-		return &problem{kind: notFound, sentence: fmt.Sprintf("%s has no key %.80q", whose.Name, name), hint: "ssh gate@HOST key ls"}
+		return store.Key{}, &problem{kind: notFound, sentence: fmt.Sprintf("%s has no key %.80q", whose.Name, name), hint: "ssh gate@HOST key ls"}
 	case 1:
-	default:
-		return &problem{kind: usage, sentence: fmt.Sprintf("%s has %d keys named %.80q", whose.Name, len(found), name),
-			hint: "name it by its fingerprint, which key ls shows"}
+		return found[0], nil
 	}
-	if err := l.gate.db.DeleteKey(ctx, whose.ID, found[0].Fingerprint); err != nil {
-		return lastAdmin(err)
+	return store.Key{}, &problem{kind: usage, sentence: fmt.Sprintf("%s has %d keys named %.80q", whose.Name, len(found), name),
+		hint: "name it by its fingerprint, which key ls shows"}
+}
+
+// madeWith matches the logins that were made with a key.
+func madeWith(k store.Key) func(*Login) bool {
+	return func(l *Login) bool { return l.as.cert == nil && l.as.fingerprint == k.Fingerprint }
+}
+
+// A KeyChange is what is to be different about a key.
+type KeyChange struct {
+	Name    string                     // empty: nothing
+	Scope   func(Scope) (Scope, error) // makes the new one of the old one
+	Expires *time.Time                 // nil: nothing; zero: it ends no more
+}
+
+// SetKey changes a user's key, named by its fingerprint or its name; no user is the
+// caller. It ends the connections that were made with it if it allows less than before,
+// and others when it now expires.
+func (l *Login) SetKey(ctx context.Context, user, name string, change KeyChange) (store.Key, error) {
+	whose, err := l.keeper(ctx, "key set", user)
+	if err != nil {
+		return store.Key{}, err
 	}
-	l.log.Info("key removed", "name", whose.Name, "key", found[0].Fingerprint)
-	l.gate.live.expel("your key was removed", func(other *Login) bool {
-		return other.as.cert == nil && other.as.fingerprint == found[0].Fingerprint
-	})
-	return nil
+	k, err := l.keyOf(ctx, whose, name)
+	if err != nil {
+		return store.Key{}, err
+	}
+	before, err := scopeOf(k)
+	if err != nil {
+		return store.Key{}, err
+	}
+	after, err := change.Scope(before)
+	if err != nil {
+		return store.Key{}, err
+	}
+	if err := setScope(&k, after); err != nil {
+		return store.Key{}, err
+	}
+	if change.Name != "" {
+		k.Name = oneLine(printable(change.Name))
+	}
+	if change.Expires != nil {
+		k.Expires = change.Expires.UTC().Truncate(time.Millisecond)
+	}
+	if err := l.gate.db.SetKey(ctx, k); err != nil {
+		return store.Key{}, lastAdmin(err)
+	}
+	l.log.Info("key changed", "name", whose.Name, "key", k.Fingerprint)
+	if after.narrows(before) {
+		l.gate.live.expel("your key allows less now; log in again", madeWith(k))
+		return k, nil
+	}
+	return k, l.gate.live.renew(context.WithoutCancel(ctx), madeWith(k))
 }
 
 var revocableForm = regexp.MustCompile(`^(SHA256:[A-Za-z0-9+/]{43}|serial=[0-9]{1,20}|id=.{1,200})$`)

@@ -207,7 +207,8 @@ func TestLastAdmin(t *testing.T) {
 	fingerprint := ssh.FingerprintSHA256(s.alice.PublicKey())
 	limited := newSigner(t)
 	s.must(s.alice, "key add --name short --expires 1h", authorized(limited)) // does not count: it ends
-	for _, verb := range []string{"key rm " + fingerprint, "key revoke " + fingerprint, "user rm alice", "user set-role alice user"} {
+	for _, verb := range []string{"key rm " + fingerprint, "key revoke " + fingerprint, "user rm alice", "user set-role alice user",
+		"key set " + fingerprint + " --read-only", "key set " + fingerprint + " --expires 1h"} {
 		if _, stderr, code := s.verb(s.alice, verb, nil); code != int(conflict) || !strings.Contains(stderr, "no admin would be left") {
 			t.Errorf("%s: %d, %q", verb, code, stderr)
 		}

@@ -65,7 +65,7 @@ var needs = map[deed]need{
 	"usage": needSelf, "quota ls": needSelf, "quota set": needAdmin, "quota rm": needAdmin,
 	"agent": needUse, "runs rm": needUse, "cancel": needUse, "approve": needUse, "answer": needUse,
 	"runs ls": needSelf, "runs show": needSee, "runs attach": needSee, "export": needSee,
-	"key ls": needSelf, "key add": needEnrol, "key rm": needFull, "key revoke": needAdmin,
+	"key ls": needSelf, "key add": needEnrol, "key set": needEnrol, "key rm": needFull, "key revoke": needAdmin,
 	"invite":   needEnrol,
 	"user add": needAdmin, "user ls": needAdmin, "user rm": needAdmin, "user set-role": needAdmin,
 }
@@ -99,12 +99,25 @@ func (s Scope) limited() bool {
 	return s.ReadOnly || len(s.Sandboxes)+len(s.Verbs)+len(s.Commands) > 0
 }
 
+// narrows says whether the limits of s allow less, of whatever there is, than those of
+// before.
+func (s Scope) narrows(before Scope) bool {
+	fewer := func(now, then []string) bool {
+		return slices.ContainsFunc(then, func(what string) bool { return !slices.Contains(now, what) })
+	}
+	listed, wasListed := len(s.Verbs)+len(s.Commands) > 0, len(before.Verbs)+len(before.Commands) > 0
+	return s.ReadOnly && !before.ReadOnly ||
+		len(s.Sandboxes) > 0 && (len(before.Sandboxes) == 0 || fewer(s.Sandboxes, before.Sandboxes)) ||
+		listed && (!wasListed || fewer(s.Verbs, before.Verbs) || fewer(s.Commands, before.Commands))
+}
+
 // Who is a caller as they are at this moment.
 type who struct {
 	admin   bool
 	scope   Scope
-	ends    bool   // what they logged in with is valid for a time only
-	invalid string // it is not valid any more, and why; empty: it is
+	ends    bool      // what they logged in with is valid for a time only
+	until   time.Time // when it ends, if that is known
+	invalid string    // it is not valid any more, and why; empty: it is
 
 	// What a certificate takes away.
 	forced     string // the only command there is
@@ -210,7 +223,7 @@ func limitedKey(d deed, why string) *problem {
 
 // whoIs returns what a candidate is who has logged in.
 func whoIs(c candidate) who {
-	w := who{admin: c.user.Role == store.RoleAdmin, scope: c.scope, ends: !c.expires.IsZero()}
+	w := who{admin: c.user.Role == store.RoleAdmin, scope: c.scope, ends: !c.expires.IsZero(), until: c.expires}
 	if w.ends && !time.Now().Before(c.expires) {
 		w.invalid = fmt.Sprintf("your login is not valid any more: it was until %s", c.expires.Format(time.RFC3339))
 	}

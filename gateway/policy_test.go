@@ -91,6 +91,7 @@ start                       y   y   n   h   n   n    h   n   y   n   n   y   n
  wait                        y   y   y   h   n   n    h   y   y   n   n   y   n
  key ls                      y   y   y   y   n   n    y   y   y   n   n   y   n
  key add                     y   y   y   y   n   n    y   n   n   n   n   n   n
+ key set                     y   y   y   y   n   n    y   n   n   n   n   n   n
  key rm                      y   y   y   y   n   n    y   n   n   n   n   y   n
  key revoke                  n   n   n   n   n   n    y   n   n   n   n   n   n
  invite                      y   y   y   y   n   n    y   n   n   n   n   n   n
@@ -192,6 +193,26 @@ func TestPolicyScope(t *testing.T) {
 		}
 		if got != test.want {
 			t.Errorf("%+v of %+v: %s, want %s", test.r, test.who, got, test.want)
+		}
+	}
+}
+
+func TestScopeNarrows(t *testing.T) {
+	none, web := Scope{}, Scope{Sandboxes: []string{"web"}}
+	both := Scope{Sandboxes: []string{"api", "web"}}
+	made, read := Scope{Commands: []string{"make"}}, Scope{ReadOnly: true}
+	listing := Scope{Commands: []string{"make"}, Verbs: []string{"ls"}}
+	for _, test := range []struct {
+		before, after Scope
+		want          bool
+	}{
+		{none, none, false}, {none, web, true}, {web, none, false}, {web, both, false}, {both, web, true},
+		{web, Scope{Sandboxes: []string{"api"}}, true}, {none, made, true}, {made, none, false},
+		{made, listing, false}, {listing, made, true}, {made, Scope{Verbs: []string{"ls"}}, true},
+		{none, read, true}, {read, none, false}, {read, read, false}, {made, read, true}, {listing, listing, false},
+	} {
+		if got := test.after.narrows(test.before); got != test.want {
+			t.Errorf("%+v after %+v narrows: %t", test.after, test.before, got)
 		}
 	}
 }

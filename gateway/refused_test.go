@@ -30,7 +30,7 @@ var verbLines = map[deed]string{
 	"runs ls": "runs", "runs show": "runs show run-none", "runs attach": "runs attach run-none", "runs rm": "runs rm run-none", "export": "export run-none",
 	"audit show": "audit", "audit verify": "audit verify", "rec ls": "rec ls", "rec play": "rec play none", "rec cat": "rec cat none", "rec rm": "rec rm none",
 	"usage": "usage", "quota ls": "quota ls", "quota set": "quota set sandboxes 5", "quota rm": "quota rm sandboxes",
-	"key ls": "key ls", "key add": "key add", "key rm": "key rm none", "key revoke": "key revoke serial=7", "invite": "invite",
+	"key ls": "key ls", "key add": "key add", "key set": "key set none --name other", "key rm": "key rm none", "key revoke": "key revoke serial=7", "invite": "invite",
 	"user ls": "user ls", "user add": "user add eve", "user rm": "user rm eve", "user set-role": "user set-role eve admin",
 	"ls": "ls", "config": "config", "help": "help", "version": "version", "who": "who", "doctor": "doctor", "completion": "completion bash",
 	"fork": "fork %s copy", "snapshot rm": "snapshot rm none", "snapshots": "snapshots",

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -98,20 +97,58 @@ func (v *userSetRoleVerb) Run(c *verbCall) error {
 type keyVerbs struct {
 	Add    keyAddVerb    `cmd:"" help:"Add a key, read from the standard input. Example: key add --name laptop < id_ed25519.pub"`
 	Ls     keyLsVerb     `cmd:"" help:"List keys with their limits and last use. Example: key ls"`
+	Set    keySetVerb    `cmd:"" help:"Change what a key is called, what it is limited to and when it ends. What it may no more do ends on its connections. Example: key set ci --sandboxes web,api"`
 	Rm     keyRmVerb     `cmd:"" help:"Remove keys and end the connections made with them. Example: key rm laptop"`
 	Revoke keyRevokeVerb `cmd:"" help:"Never again accept a key, an authority or certificates, for admins; lists what is revoked when nothing is named. Example: key revoke serial=7"`
 }
 
-type keyAddVerb struct {
-	JSON
-	User      string   `help:"Add it to this user; for admins."`
-	Name      string   `help:"What to call it. Default: its comment."`
+// limitFlags are what a key can be limited to.
+type limitFlags struct {
 	Sandboxes []string `help:"Only for these sandboxes, as in web,api."`
-	ReadOnly  bool     `help:"Only for looking and for reading files."`
+	ReadOnly  *bool    `negatable:"" help:"Only for looking and for reading files."`
 	Verbs     []string `help:"Only for these verbs of the lobby, as in ls,info,'key ls'."`
 	Command   []string `name:"command" sep:"none" help:"Only for this command, given exactly, in a sandbox; may be repeated. sftp stands for files."`
-	Expires   string   `help:"When it ends: a time from now such as 12h or 30d, or a date such as 2027-01-31."`
-	NoTouch   bool     `help:"A FIDO key that need not be touched."`
+	Expires   string   `help:"When it ends: a time from now such as 12h or 30d, a date such as 2027-01-31, or never."`
+}
+
+// over returns what the flags ask for, and for the rest what was there before.
+func (f limitFlags) over(s Scope) (Scope, error) {
+	for i, name := range f.Sandboxes {
+		t, err := parseTarget(name)
+		if err != nil {
+			return s, err
+		}
+		if t.lobby || t.session != "" {
+			return s, &problem{kind: usage, sentence: fmt.Sprintf("%.80q is not a sandbox name", name)}
+		}
+		f.Sandboxes[i] = t.String()
+	}
+	for _, verb := range f.Verbs {
+		if _, ok := needs[deed(verb)]; !ok || strings.HasPrefix(verb, "ssh ") {
+			return s, &problem{kind: usage, sentence: fmt.Sprintf("%.80q is not a verb", verb), hint: "ssh gate@HOST help"}
+		}
+	}
+	if len(f.Sandboxes) > 0 {
+		s.Sandboxes = f.Sandboxes
+	}
+	if f.ReadOnly != nil {
+		s.ReadOnly = *f.ReadOnly
+	}
+	if len(f.Verbs) > 0 {
+		s.Verbs = f.Verbs
+	}
+	if len(f.Command) > 0 {
+		s.Commands = f.Command
+	}
+	return s, nil
+}
+
+type keyAddVerb struct {
+	JSON
+	User string `help:"Add it to this user; for admins."`
+	Name string `help:"What to call it. Default: its comment."`
+	limitFlags
+	NoTouch bool `help:"A FIDO key that need not be touched."`
 }
 
 // maxKeyLine bounds a public key on the standard input.
@@ -122,21 +159,9 @@ func (v *keyAddVerb) Run(c *verbCall) error {
 	if err != nil {
 		return err
 	}
-	scope := Scope{Sandboxes: v.Sandboxes, ReadOnly: v.ReadOnly, Verbs: v.Verbs, Commands: v.Command}
-	for i, s := range scope.Sandboxes {
-		t, err := parseTarget(s)
-		if err != nil {
-			return err
-		}
-		if t.lobby || t.session != "" {
-			return &problem{kind: usage, sentence: fmt.Sprintf("%.80q is not a sandbox name", s)}
-		}
-		scope.Sandboxes[i] = t.String()
-	}
-	for _, verb := range scope.Verbs {
-		if _, ok := needs[deed(verb)]; !ok || strings.HasPrefix(verb, "ssh ") {
-			return &problem{kind: usage, sentence: fmt.Sprintf("%.80q is not a verb", verb), hint: "ssh gate@HOST help"}
-		}
+	scope, err := v.over(Scope{})
+	if err != nil {
+		return err
 	}
 	data, err := io.ReadAll(io.LimitReader(c.stdin, maxKeyLine))
 	if err != nil {
@@ -149,9 +174,40 @@ func (v *keyAddVerb) Run(c *verbCall) error {
 	return c.print(v.JSON.JSON, keyViewOf(k), k.Fingerprint+" added\n")
 }
 
+type keySetVerb struct {
+	JSON
+	Key       string `arg:"" help:"Fingerprint or name."`
+	User      string `help:"Change this user's; for admins."`
+	Name      string `help:"What to call it from now on."`
+	Unlimited bool   `help:"Take away all limits but the time and those named here."`
+	limitFlags
+}
+
+func (v *keySetVerb) Run(c *verbCall) error {
+	change := KeyChange{Name: v.Name, Scope: func(s Scope) (Scope, error) {
+		if v.Unlimited {
+			s = Scope{}
+		}
+		return v.over(s)
+	}}
+	if v.Expires != "" {
+		expires, err := parseExpiry(v.Expires, time.Now())
+		if err != nil {
+			return err
+		}
+		change.Expires = &expires
+	}
+	k, err := c.login.SetKey(c.ctx, v.User, v.Key, change)
+	if err != nil {
+		return err
+	}
+	view := keyViewOf(k)
+	return c.print(v.JSON.JSON, view, fmt.Sprintf("%s set; limits: %s\n", k.Name, view.limits()))
+}
+
 // parseExpiry reads when a key ends. Empty is never.
 func parseExpiry(s string, now time.Time) (time.Time, error) {
-	if s == "" {
+	if s == "" || s == "never" {
 		return time.Time{}, nil
 	}
 	var t time.Time
@@ -185,9 +241,7 @@ type keyView struct {
 
 func keyViewOf(k store.Key) keyView {
 	v := keyView{Fingerprint: k.Fingerprint, Type: k.Type, Name: k.Name, NoTouch: k.NoTouch, Created: k.Created}
-	if k.Scope != "" {
-		json.Unmarshal([]byte(k.Scope), &v.Scope) // written by AddKey
-	}
+	v.Scope, _ = scopeOf(k) // written by setScope
 	if !k.LastUsed.IsZero() {
 		v.LastUsed = &k.LastUsed
 	}

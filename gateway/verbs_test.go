@@ -27,6 +27,7 @@ var verbWalk = []struct{ line, input string }{
 	{"user set-role carol admin", ""},
 	{"invite carol", ""},
 	{"key add --name laptop", "KEY"},
+	{"key set laptop --read-only", ""},
 	{"key ls", ""},
 	{"secret set TOKEN", "hunter2-hunter2"},
 	{"secret rotate TOKEN", "hunter3-hunter3"},

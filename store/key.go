@@ -83,6 +83,20 @@ func (db *DB) TouchKey(ctx context.Context, fingerprint string, t time.Time) err
 	return nil
 }
 
+// SetKey gives the user's key of that fingerprint the name, the scope and the expiry of
+// k. ErrNotFound if they have no such key, ErrLastAdmin if no admin could log in for
+// good after it.
+func (db *DB) SetKey(ctx context.Context, k Key) error {
+	err := db.keepAdmin(ctx, func(tx *sql.Tx) error {
+		return changeOne(tx.ExecContext(ctx, "UPDATE keys SET name = ?, scope = ?, expires = ? WHERE user_id = ? AND fingerprint = ?",
+			k.Name, k.Scope, toMillis(k.Expires), k.UserID, k.Fingerprint))
+	})
+	if err != nil {
+		return fmt.Errorf("set key %s: %w", k.Fingerprint, meaning(err))
+	}
+	return nil
+}
+
 // DeleteKey removes one of the user's keys. ErrNotFound if they have no such key,
 // ErrLastAdmin if no admin could log in for good without it.
 func (db *DB) DeleteKey(ctx context.Context, userID int64, fingerprint string) error {
