@@ -146,21 +146,32 @@ func (cfg AdmissionConfig) settled() AdmissionConfig {
 // source returns what the limits of a connection's address are kept under: not
 // valid for one that has none. The caller holds mu.
 func (d *admission) source(a net.Addr) netip.Prefix {
-	tcp, ok := a.(*net.TCPAddr)
-	if !ok {
-		return netip.Prefix{}
-	}
-	ip, _ := netip.AddrFromSlice(tcp.IP)
-	ip = ip.Unmap()
+	ip := addrOf(a)
 	if contains(d.cfg.Exempt, ip) {
 		return netip.Prefix{}
 	}
+	return prefixOf(ip)
+}
+
+// addrOf returns the address of a client without its port. Not valid if it has none.
+func addrOf(a net.Addr) netip.Addr {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	ip, _ := netip.AddrFromSlice(tcp.IP)
+	return ip.Unmap()
+}
+
+// prefixOf returns what counts as one address: of IPv6 a network, of which one client has
+// all. Not valid for none.
+func prefixOf(ip netip.Addr) netip.Prefix {
 	bits := 32
 	if ip.Is6() {
 		bits = 64
 	}
-	from, _ := ip.Prefix(bits)
-	return from
+	prefix, _ := ip.Prefix(bits)
+	return prefix
 }
 
 func contains(prefixes []netip.Prefix, ip netip.Addr) bool {

@@ -55,6 +55,8 @@ type auditor struct {
 	queue chan store.AuditRow
 	flush chan chan error
 	lost  atomic.Int64 // since a row was written that says so
+
+	turned turnedAway
 }
 
 const (
@@ -85,6 +87,20 @@ func (a *auditor) add(r store.AuditRow) {
 	}
 }
 
+// turnAway takes a connection that was turned away at the door.
+func (a *auditor) turnAway(from net.Addr, why error) {
+	if row, due := a.turned.add(from, why, time.Now()); due {
+		a.add(row)
+	}
+}
+
+// sum takes the sums of those who were turned away: the ones that are due, or all.
+func (a *auditor) sum(all bool) {
+	for _, row := range a.turned.due(time.Now(), all) {
+		a.add(row)
+	}
+}
+
 func (a *auditor) run() {
 	defer close(a.done)
 	tick := time.NewTicker(auditInterval)
@@ -92,10 +108,12 @@ func (a *auditor) run() {
 	for {
 		select {
 		case <-tick.C:
+			a.sum(false)
 			a.write()
 		case reply := <-a.flush:
 			reply <- a.write()
 		case <-a.quit:
+			a.sum(true)
 			a.write()
 			return
 		}

@@ -360,6 +360,7 @@ func (g *Gateway) receive(conn net.Conn) (*frontConn, offer, error) {
 			conn.SetReadDeadline(time.Now().Add(proxyTimeout))
 			var err error
 			if who, err = readProxy(conn); err != nil {
+				g.auditor.turnAway(remote, err)
 				return nil, offer{}, err
 			}
 			conn.SetReadDeadline(time.Time{})
@@ -369,6 +370,7 @@ func (g *Gateway) receive(conn net.Conn) (*frontConn, offer, error) {
 		}
 		var err error
 		if a, err = g.admission.enter(conn, remote); err != nil {
+			g.auditor.turnAway(remote, err)
 			if errors.Is(err, errPenalised) {
 				conn.SetWriteDeadline(time.Now().Add(time.Second))
 				io.WriteString(conn, "Not allowed at this time\r\n")
