@@ -172,8 +172,8 @@ func (g *Gateway) login(meta ssh.ConnMetadata, key ssh.PublicKey, perms *ssh.Per
 		}
 	}
 	l := newLogin(g, c, meta, front)
-	if !g.live.add(l, g.cfg.UserConns) {
-		return nil, refusal("you have %d connections open already, which is as many as one user may have", g.cfg.UserConns)
+	if most := g.terms.Load().UserConns; !g.live.add(l, most) {
+		return nil, refusal("you have %d connections open already, which is as many as one user may have", most)
 	}
 	front.carry(l)
 	// Only now nobody who revokes or changes the key can miss this login; that may

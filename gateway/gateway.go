@@ -57,9 +57,6 @@ type Fixed struct {
 	HostKeys []ssh.Signer // at least one; no certificates
 	Version  string       // of the program, for those who ask
 
-	// LoginGrace bounds the time from accept to a finished login. 0 is a minute.
-	LoginGrace time.Duration
-
 	// Vault keeps the users' secrets. nil: there are none.
 	Vault *store.Vault
 
@@ -79,9 +76,6 @@ type Fixed struct {
 	KeepAlive time.Duration
 
 	farewell time.Duration // that an expelled login has; 0 is farewellTime
-
-	// UserConns bounds the connections of one user. 0 is 256.
-	UserConns int
 }
 
 // A Gateway serves SSH.
@@ -115,9 +109,6 @@ func New(cfg Config, db *store.DB, sandboxes *sandbox.Manager, log *slog.Logger)
 	if len(cfg.HostKeys) == 0 {
 		return nil, errors.New("gateway: no host key")
 	}
-	if cfg.LoginGrace == 0 {
-		cfg.LoginGrace = time.Minute
-	}
 	terms, err := cfg.Terms.settled()
 	if err != nil {
 		return nil, err
@@ -127,9 +118,6 @@ func New(cfg Config, db *store.DB, sandboxes *sandbox.Manager, log *slog.Logger)
 	}
 	if cfg.farewell == 0 {
 		cfg.farewell = farewellTime
-	}
-	if cfg.UserConns == 0 {
-		cfg.UserConns = 256
 	}
 	g := &Gateway{
 		cfg:       cfg.Fixed,
@@ -379,7 +367,7 @@ func (g *Gateway) receive(conn net.Conn) (*frontConn, offer, error) {
 		}
 	}
 	id := rand.Text()[:10]
-	f, o, err := openFront(conn, version, g.cfg.LoginGrace)
+	f, o, err := openFront(conn, version, g.terms.Load().LoginGrace)
 	g.audit(auditConnection, id, remote, "", "", err)
 	if err != nil {
 		g.admission.part(a, err)

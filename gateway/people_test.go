@@ -572,6 +572,16 @@ func TestUserConnsAreBounded(t *testing.T) {
 	last.Close()
 	waitFor(t, "a place for another connection", func() bool { return s.gate.live.count(t, "bob") == 2 })
 	s.login("gate", s.bob)
+
+	terms := *s.gate.terms.Load()
+	terms.UserConns = 4
+	if err := s.gate.SetTerms(terms); err != nil {
+		t.Fatal(err)
+	}
+	s.login("gate", s.bob)
+	if _, err := s.dial("gate", ssh.PublicKeys(s.bob)); err == nil {
+		t.Error("a fifth connection under the new terms")
+	}
 }
 
 func TestParseExpiry(t *testing.T) {

@@ -31,6 +31,10 @@ type Settings struct {
 	Banner    string   `toml:"banner"`
 	ProxyFrom []string `toml:"proxy-from"`
 	Exempt    []string `toml:"exempt"`
+	Places    *int     `toml:"places"`
+	Each      *int     `toml:"places-each"`
+	Grace     string   `toml:"login-grace"`
+	UserConns *int     `toml:"user-connections"`
 	Driver    string   `toml:"driver"`
 	Docker    string   `toml:"docker-host"`
 	Cert      string   `toml:"docker-cert"`

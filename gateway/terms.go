@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -35,6 +37,12 @@ type Terms struct {
 	// Admission are the limits before a login.
 	Admission AdmissionConfig
 
+	// LoginGrace bounds the time from accept to a finished login. 0 is a minute.
+	LoginGrace time.Duration
+
+	// UserConns bounds the connections of one user. 0 is 256.
+	UserConns int
+
 	// Proxies are those whose connections begin with a PROXY header, which says
 	// whom they are for. Nobody else is asked, or believed.
 	Proxies []netip.Prefix
@@ -53,6 +61,11 @@ func (t Terms) settled() (Terms, error) {
 	if strings.ContainsAny(t.Domain, " \t\r\n*?!\"'#") {
 		return t, fmt.Errorf("gateway: %q is no domain", t.Domain)
 	}
+	if t.Admission.Places < 0 || t.Admission.PlacesEach < 0 || t.LoginGrace < 0 || t.UserConns < 0 {
+		return t, errors.New("gateway: a limit of the door is below 0")
+	}
+	t.LoginGrace = cmp.Or(t.LoginGrace, time.Minute)
+	t.UserConns = cmp.Or(t.UserConns, 256)
 	if t.Drain == 0 {
 		t.Drain = 5 * time.Second
 	}

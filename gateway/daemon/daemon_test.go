@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sandgate/gateway"
 )
 
 func TestLogger(t *testing.T) {
@@ -54,6 +56,34 @@ func TestSettle(t *testing.T) {
 	}
 	if got := (&running{Serve: &s}).restart(&next, settings); !slices.Equal(got, []string{"driver", "max-image"}) {
 		t.Errorf("restart for %q", got)
+	}
+}
+
+// TestLimits shows how the limits of the door get from the settings to the gateway, and
+// that one that lets nobody in is an error.
+func TestLimits(t *testing.T) {
+	dir := t.TempDir()
+	terms := func(text string) (gateway.Terms, error) {
+		if err := os.WriteFile(filepath.Join(dir, "sandgate.toml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := Serve{place: place{State: dir}, Each: new(3)}
+		if _, err := s.settle(); err != nil {
+			t.Fatal(err)
+		}
+		return s.terms()
+	}
+	got, err := terms("places = 50\nplaces-each = 7\nlogin-grace = '20s'\nuser-connections = 9\n")
+	if err != nil || got.Admission.Places != 50 || got.Admission.PlacesEach != 3 || got.LoginGrace != 20*time.Second || got.UserConns != 9 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := terms(""); err != nil || got.Admission.Places != 100 || got.LoginGrace != time.Minute || got.UserConns != 256 {
+		t.Errorf("without any: %+v, %v", got, err)
+	}
+	for _, wrong := range []string{"places = 0", "user-connections = -1", "login-grace = 'off'", "login-grace = 'soon'"} {
+		if _, err := terms(wrong); err == nil || !strings.Contains(err.Error(), strings.Fields(wrong)[0]) {
+			t.Errorf("%s: %v", wrong, err)
+		}
 	}
 }
 

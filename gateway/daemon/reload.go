@@ -121,6 +121,9 @@ func (s *Serve) terms() (t gateway.Terms, err error) {
 	if t.MaxExec, err = parseMaxExec(s.MaxExec); err != nil {
 		return t, err
 	}
+	if err := s.limits(&t); err != nil {
+		return t, err
+	}
 	if t.Drain, err = parseDrain(s.Drain); err != nil {
 		return t, err
 	}
@@ -134,6 +137,30 @@ func parseMaxExec(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("max-exec is a time from 1s to 24h, such as 30m, not %q", s)
 	}
 	return time.Duration(d), nil
+}
+
+// limits are what the settings say of how many may come in, and how slowly.
+func (s *Serve) limits(t *gateway.Terms) error {
+	for _, limit := range []struct {
+		name  string
+		value int
+		to    *int
+	}{
+		{"places", *s.Places, &t.Admission.Places},
+		{"places-each", *s.Each, &t.Admission.PlacesEach},
+		{"user-connections", *s.UserConns, &t.UserConns},
+	} {
+		if limit.value < 1 {
+			return fmt.Errorf("%s is 1 or more, not %d", limit.name, limit.value)
+		}
+		*limit.to = limit.value
+	}
+	var grace sandbox.Duration
+	if err := grace.UnmarshalText([]byte(s.Grace)); err != nil || !grace.On() {
+		return fmt.Errorf("login-grace is a time such as 60s, not %q", s.Grace)
+	}
+	t.LoginGrace = time.Duration(grace)
+	return nil
 }
 
 // parseDrain reads how long a shutdown waits; 0 is not at all.

@@ -46,6 +46,10 @@ type Serve struct {
 	Banner    string   `env:"SANDGATE_BANNER" type:"path" help:"Text that clients are shown before they log in." placeholder:"FILE"`
 	ProxyFrom []string `env:"SANDGATE_PROXY_FROM" help:"Addresses of proxies that say in a PROXY header whom they speak for." placeholder:"ADDR"`
 	Exempt    []string `env:"SANDGATE_EXEMPT" help:"Addresses that failed and pending logins do not count for. Default: the host itself." placeholder:"ADDR"`
+	Places    *int     `env:"SANDGATE_PLACES" help:"Connections that may be there on which nobody has logged in (100)." placeholder:"N"`
+	Each      *int     `name:"places-each" env:"SANDGATE_PLACES_EACH" help:"How many of them from one address (10)." placeholder:"N"`
+	Grace     string   `name:"login-grace" env:"SANDGATE_LOGIN_GRACE" help:"How long a login may take (60s)." placeholder:"TIME"`
+	UserConns *int     `name:"user-connections" env:"SANDGATE_USER_CONNECTIONS" help:"Connections that a user may have at the same time (256)." placeholder:"N"`
 	driverFlags
 	Model     string `env:"SANDGATE_MODEL" help:"Model of the agent where nobody says another." placeholder:"NAME"`
 	Anthropic string `name:"anthropic-url" env:"SANDGATE_ANTHROPIC_URL" help:"Where Anthropic's API is. Its key: $ANTHROPIC_API_KEY, for users who have none of their own." placeholder:"URL"`
@@ -77,6 +81,10 @@ func (s *Serve) settle() (gateway.Settings, error) {
 	if s.Exempt == nil {
 		s.Exempt = settings.Exempt
 	}
+	s.Places = cmp.Or(s.Places, settings.Places, new(100))
+	s.Each = cmp.Or(s.Each, settings.Each, new(10))
+	s.Grace = cmp.Or(s.Grace, settings.Grace, "60s")
+	s.UserConns = cmp.Or(s.UserConns, settings.UserConns, new(256))
 	s.Model = cmp.Or(s.Model, settings.Model)
 	s.Anthropic = cmp.Or(s.Anthropic, settings.Anthropic)
 	s.OpenAI = cmp.Or(s.OpenAI, settings.OpenAI)
