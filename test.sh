@@ -11,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 # file, or a module of the system's Python.
 needs='
 	ansible-core      ansible
+	btrfs-progs       mkfs.btrfs
 	busybox-static    busybox
 	curl              curl
 	docker.io         dockerd

@@ -2,6 +2,7 @@ package docker_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,13 +23,10 @@ import (
 func TestDiskOnBtrfs(t *testing.T) {
 	d := newDaemon(t)
 	data, disk := filepath.Join(d.dir, "data"), filepath.Join(d.dir, "disk")
-	// Not every host has these, and none has to.
-	if _, err := exec.LookPath("mkfs.btrfs"); err != nil {
-		t.Skip("needs mkfs.btrfs")
-	}
+	testneed.Programs(t, "mkfs.btrfs")
 	script := "mkdir " + data + "; truncate -s 3G " + disk + "; mkfs.btrfs -q " + disk + "; mount -o loop " + disk + " " + data
 	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
-		t.Skipf("needs btrfs on a loop device: %v %s", err, out)
+		testneed.Lacking(t, fmt.Sprintf("btrfs on a loop device: %v %s", err, out))
 	}
 	d.start()
 	image := d.importProgram(t)
