@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -218,4 +219,19 @@ func (g *Gateway) SSHArgs(login string, words ...string) []string {
 func (g *Gateway) SSH(login string, words ...string) (string, error) {
 	out, err := exec.Command("ssh", g.SSHArgs(login, words...)...).Output()
 	return string(out), err
+}
+
+// FreePorts returns n different ports of 127.0.0.1 that nothing listens on.
+func FreePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		// Held until all are found, so that they differ.
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
 }

@@ -1,29 +1,5 @@
-package main
-
-import (
-	"bytes"
-	"errors"
-	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strconv"
-	"strings"
-	"syscall"
-	"testing"
-	"time"
-
-	"github.com/rogpeppe/go-internal/testscript"
-
-	"sandgate/gateway/gatetest"
-	"sandgate/sandbox/image/imagetest"
-	"sandgate/sandbox/testneed"
-)
-
-// TestStories runs the stories in testdata/script: real clients against a gateway
-// that is a process of its own, with gVisor beneath. A story named after a case
+// Package story tells stories of testscript: real clients against a gateway that is
+// a process of its own, with gVisor beneath. A story named after a case
 // shows that case. They share one gateway, and each has a sandbox called box in
 // its ssh_config; a story that needs a gateway for itself starts it.
 //
@@ -60,10 +36,34 @@ import (
 // ssh, scp, sftp, rsync and sandgate are in PATH and use $SSH_CONFIG. $PORT, $KEY,
 // $BOX and $USER_NAME are for clients that read no ssh_config: the gateway's port,
 // a private key, the sandbox's login and its owner. $GATEWAY_PID is its process.
-func TestStories(t *testing.T) {
+package story
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"sandgate/gateway/gatetest"
+	"sandgate/sandbox/image/imagetest"
+	"sandgate/sandbox/testneed"
+)
+
+// Run tells the stories in a folder, each as a subtest.
+func Run(t *testing.T, dir string) {
 	shared := gatetest.Run(t)
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup:               func(env *testscript.Env) error { return setupStory(env, shared) },
@@ -135,7 +135,14 @@ func setupStory(env *testscript.Env, g *gatetest.Gateway) error {
 
 // use makes the story's clients use a gateway.
 func (s *story) use(g *gatetest.Gateway, setenv func(key, value string)) error {
-	config := filepath.Join(s.dir, ".ssh_config")
+	return Clients(g, s.dir, s.bin, s.box, setenv)
+}
+
+// Clients puts ssh, scp and sftp that use a gateway into the folder bin, and their
+// ssh_config, in which box is a sandbox's name, into dir. It sets the variables that
+// stories have; PATH is the caller's matter.
+func Clients(g *gatetest.Gateway, dir, bin, box string, setenv func(key, value string)) error {
+	config := filepath.Join(dir, ".ssh_config")
 	setenv("SSH_CONFIG", config)
 	setenv("PORT", strconv.Itoa(g.Port))
 	setenv("GATEWAY_PID", strconv.Itoa(g.PID))
@@ -147,11 +154,11 @@ func (s *story) use(g *gatetest.Gateway, setenv func(key, value string)) error {
 			continue
 		}
 		wrapper := fmt.Sprintf("#!/bin/sh\nexec %s -F %s \"$@\"\n", real, config)
-		if err := os.WriteFile(filepath.Join(s.bin, tool), []byte(wrapper), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(bin, tool), []byte(wrapper), 0o755); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(config, sshConfig(g, s.box), 0o600)
+	return os.WriteFile(config, sshConfig(g, box), 0o600)
 }
 
 // sshConfig is an ssh_config in which box is the sandbox of that name and gate the
@@ -228,25 +235,11 @@ func within(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func port(ts *testscript.TestScript, neg bool, args []string) {
-	ports, err := freePorts(len(args))
+	ports, err := gatetest.FreePorts(len(args))
 	ts.Check(err)
 	for i, name := range args {
 		ts.Setenv(name, strconv.Itoa(ports[i]))
 	}
-}
-
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		// Held until all are found, so that they differ.
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }
 
 var isVariable = regexp.MustCompile(`^[A-Z_]+=`)
