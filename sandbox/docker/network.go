@@ -158,21 +158,29 @@ const nobody = "65534:65534"
 // helperLimits are generous for what our own program does there.
 var helperLimits = sandbox.Limits{PIDs: 512}
 
-// startNetwork starts the helpers of a sandbox that does not run.
+// startNetwork starts the helpers of a sandbox that does not run. They cannot be made
+// anew, since the sandbox's container knows the one it joins by an id.
 func (d *Driver) startNetwork(ctx context.Context, id sandbox.ID, share bool) error {
 	holder, carrier := d.helpers(id)
 	if err := d.stopNetwork(ctx, id); err != nil {
 		return err
 	}
+	removed := func(name string) error {
+		return fmt.Errorf("its network is gone, as somebody has removed the container %s: a fork of it has its disk, and a new network", name)
+	}
 	if !share {
-		if err := d.copyProgram(ctx, holder); err != nil {
+		if err := d.copyProgram(ctx, holder); errors.Is(err, sandbox.ErrNotFound) {
+			return removed(holder)
+		} else if err != nil {
 			return err
 		}
 	}
 	for _, name := range []string{holder, carrier} {
 		if err := d.engine.startReady(ctx, name, nat.ReadyLine); err != nil {
-			var lost *sandbox.UnavailableError
-			if errors.Is(err, sandbox.ErrNotFound) || errors.As(err, &lost) {
+			if _, gone := d.engine.inspect(ctx, name); errors.Is(gone, sandbox.ErrNotFound) {
+				return removed(name)
+			}
+			if _, ok := errors.AsType[*sandbox.UnavailableError](err); ok {
 				return err
 			}
 			return &sandbox.UnsupportedError{Reason: fmt.Sprintf("the engine at %s does not let the network full be made: %s: use --network none, or --driver gvisor",

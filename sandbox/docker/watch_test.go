@@ -2,6 +2,7 @@ package docker_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -63,4 +64,32 @@ func TestHelpersEnd(t *testing.T) {
 			drivertest.Connect(t, d, id).Want("nameserver 192.0.0.1", "grep", "^nameserver", "/etc/resolv.conf")
 		})
 	}
+}
+
+// A network whose container somebody has removed is said to be gone. The sandbox is
+// not, and a fork of it has its disk.
+func TestHelperRemoved(t *testing.T) {
+	e := theEngine(t)
+	d := open(t, docker.Config{Host: e.host})
+	id, sh := drivertest.Start(t, d, sandbox.Spec{Image: testImage, Network: sandbox.NetworkFull})
+	sh.Run("sh", "-c", "echo kept >/root/file")
+	sh.Close()
+	if err := d.Stop(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	holder := e.docker(t, "ps", "--all", "--filter", "name="+string(id)+"-cable", "--format", "{{.Names}}")
+	e.docker(t, "rm", "--force", holder)
+	for range 2 {
+		err := d.Start(t.Context(), id)
+		if err == nil || errors.Is(err, sandbox.ErrNotFound) || !strings.Contains(err.Error(), "removed the container "+holder) {
+			t.Fatalf("start: %v", err)
+		}
+	}
+	disk := sandbox.NewID()
+	if _, err := d.Snapshot(t.Context(), id, disk); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.DropSnapshot(context.WithoutCancel(t.Context()), disk) })
+	_, copied := drivertest.Start(t, d, sandbox.Spec{Image: testImage, From: disk, Network: sandbox.NetworkFull})
+	copied.Want("kept", "cat", "/root/file")
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -199,20 +200,15 @@ func TestGroupCount(t *testing.T) {
 // the kernel does not have its arguments in place yet.
 func TestIdentifyAtOnce(t *testing.T) {
 	var busy sync.WaitGroup
-	stop := make(chan struct{})
+	var stop atomic.Bool
 	for range 2 * runtime.NumCPU() { // makes the moment longer
 		busy.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
 			}
 		})
 	}
 	defer busy.Wait()
-	defer close(stop)
+	defer stop.Store(true)
 	for range 200 {
 		cmd := exec.Command("sleep", "1000")
 		cmd.Args = []string{natName, "1000"}
