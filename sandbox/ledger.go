@@ -49,7 +49,7 @@ func (m *Manager) keep(ctx context.Context) {
 
 // charge charges all sandboxes that run now.
 func (m *Manager) charge(ctx context.Context) error {
-	seen := time.Now()
+	seen := m.now()
 	running := make(map[string]Reading)
 	for name, d := range m.drivers {
 		found, err := d.List(ctx)
@@ -67,7 +67,7 @@ func (m *Manager) charge(ctx context.Context) error {
 			}
 		}
 	}
-	return m.db.ChargeRunning(ctx, running, seen, time.Now())
+	return m.db.ChargeRunning(ctx, running, seen, m.now())
 }
 
 func (m *Manager) read(ctx context.Context, d Driver, id ID) Reading {
@@ -85,20 +85,25 @@ func (m *Manager) read(ctx context.Context, d Driver, id ID) Reading {
 // begun and ended record when a sandbox runs. A failure is made good by the next
 // beat.
 func (m *Manager) begun(ctx context.Context, id ID) {
-	if err := m.db.StartRunning(ctx, string(id), time.Now()); err != nil {
+	if err := m.db.StartRunning(ctx, string(id), m.now()); err != nil {
 		m.log.Warn("start not recorded", keySandbox, id, keyErr, err)
 	}
 }
 
 func (m *Manager) ended(ctx context.Context, id ID, r Reading) {
-	if err := m.db.EndRunning(ctx, string(id), time.Now(), r); err != nil {
+	if err := m.db.EndRunning(ctx, string(id), m.now(), r); err != nil {
 		m.log.Warn("end not recorded", keySandbox, id, keyErr, err)
 	}
 }
 
 // Standings returns how the quotas stand that a user falls under.
 func (m *Manager) Standings(ctx context.Context, userID int64) ([]Standing, error) {
-	now := time.Now()
+	return m.standings(ctx, userID, m.now(), make(map[int64]store.Tally))
+}
+
+// standings is Standings at a time, with the tallies that are known by then. It adds
+// those that it had to count: that of all users takes long.
+func (m *Manager) standings(ctx context.Context, userID int64, now time.Time, known map[int64]store.Tally) ([]Standing, error) {
 	quotas, err := m.db.QuotasFor(ctx, userID)
 	if err != nil || len(quotas) == 0 {
 		return nil, err
@@ -125,9 +130,12 @@ func (m *Manager) Standings(ctx context.Context, userID int64) ([]Standing, erro
 		if len(of.quotas) == 0 {
 			continue
 		}
-		t, err := m.db.TallyOf(ctx, of.userID, now)
-		if err != nil {
-			return nil, err
+		t, counted := known[of.userID]
+		if !counted {
+			if t, err = m.db.TallyOf(ctx, of.userID, now); err != nil {
+				return nil, err
+			}
+			known[of.userID] = t
 		}
 		used := Amounts{
 			QuotaSandboxes: t.Sandboxes,
@@ -186,11 +194,12 @@ func (m *Manager) enforce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	now, known := m.now(), make(map[int64]store.Tally)
 	verdicts := make(map[int64]error)
 	for _, row := range running {
 		why, judged := verdicts[row.UserID]
 		if !judged {
-			standings, err := m.Standings(ctx, row.UserID)
+			standings, err := m.standings(ctx, row.UserID, now, known)
 			if err != nil {
 				return err
 			}

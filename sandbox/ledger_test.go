@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -107,5 +108,64 @@ func TestChargedOverRestart(t *testing.T) {
 	}
 	if got := rows[0].Running; got < ran-10*time.Millisecond || got > stopped.Sub(woken)+10*time.Millisecond {
 		t.Errorf("%v were charged, it ran for %v to %v", got, ran, stopped.Sub(woken))
+	}
+}
+
+// Who has used up the hours of a month has no sandbox any more until the next one. The
+// clock is simulated, the gateway restarted in between.
+func TestHoursUsedUp(t *testing.T) {
+	var clock atomic.Int64
+	set := func(s string) {
+		at, err := time.Parse(time.DateTime, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clock.Store(at.Unix())
+	}
+	set("2026-11-28 12:00:00")
+	w := newWorld(t)
+	w.clock = func() time.Time { return time.Unix(clock.Load(), 0) }
+	w.restart()
+	w.quota(sandbox.QuotaHours, (40 * time.Hour).Milliseconds())
+	row := w.create("web")
+	lease, err := w.Wake(t.Context(), row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	beat := func(at string) {
+		t.Helper()
+		set(at)
+		if err := w.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	beat("2026-11-29 12:00:00")
+	lease.Release()
+	w.restart() // a kill is the same to the ledger
+	if lease, err = w.Wake(t.Context(), row); err != nil {
+		t.Fatal(err)
+	}
+	beat("2026-11-30 03:59:59")
+	w.wantState(row, sandbox.Running)
+	beat("2026-11-30 04:00:01")
+	w.wantState(row, sandbox.Stopped)
+	const says = "quota hours is reached: 40 of 40 sandbox-hours this month are used, until 2026-12-01"
+	if err := lease.Gone(); err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("who was in it is told: %v", err)
+	}
+	lease.Release()
+	set("2026-11-30 23:59:59")
+	if _, err := w.Wake(t.Context(), row); err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("a second before the month ends: %v", err)
+	}
+	set("2026-12-01 00:00:00")
+	if lease, err = w.Wake(t.Context(), row); err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	beat("2026-12-01 01:00:00")
+	standings, err := w.Standings(t.Context(), w.user.ID)
+	if err != nil || len(standings) != 1 || standings[0].Used != time.Hour.Milliseconds() {
+		t.Errorf("in the new month: %+v, %v", standings, err)
 	}
 }

@@ -42,6 +42,7 @@ type Manager struct {
 	db      *store.DB
 	drivers map[string]Driver
 	log     *slog.Logger
+	now     func() time.Time // the clock that sandboxes are charged by
 
 	mu    sync.Mutex
 	lives map[ID]*life
@@ -65,7 +66,7 @@ type Manager struct {
 // NewManager returns a manager of the sandboxes in db. Adopt is to be called
 // before the first Wake.
 func NewManager(cfg Config, db *store.DB, drivers map[string]Driver, log *slog.Logger) (*Manager, error) {
-	m := &Manager{db: db, drivers: drivers, log: log, endKeep: func() {},
+	m := &Manager{db: db, drivers: drivers, log: log, now: time.Now, endKeep: func() {},
 		lives: make(map[ID]*life), apart: make(map[string]bool), pulls: pulls{byID: make(map[pullID]*pull)}}
 	if err := m.SetConfig(cfg); err != nil {
 		return nil, err

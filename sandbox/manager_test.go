@@ -95,6 +95,7 @@ type world struct {
 	user   store.User
 	driver *counted
 	used   sandbox.Driver // is driver, or something around it
+	clock  func() time.Time
 	*sandbox.Manager
 }
 
@@ -142,6 +143,9 @@ func (w *world) restart() {
 		map[string]sandbox.Driver{"local": w.used}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	if w.clock != nil {
+		w.SetClock(w.clock)
 	}
 	if err := w.Adopt(w.t.Context()); err != nil {
 		w.t.Fatal(err)
