@@ -192,6 +192,7 @@ var (
 	})
 	onRunsc = with(onEngine, map[string]string{
 		"Hardening/SysWrites": "gVisor shows control groups of its own",
+		"Recorded/OOM":        "the sandbox ends with the job, and nobody tells the next guest why",
 	})
 	onCopy = with(onRunc, map[string]string{
 		"Socket/ReadOnly": "the folder is the sandbox's own",

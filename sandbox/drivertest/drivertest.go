@@ -37,7 +37,9 @@
 //	blocks of a sparse  as if full     as if full     few            as if full       few
 //	  file
 //	namespaces inside   may be made    may be made    refused        may be made     -
-//	limit of processes  user's own     user's own     one for all    user's own     -
+//	jobs of a sandbox   end as oom     -              end as oom     are lost        -
+//	  that had no memory
+//	limit of processes  user's own     user's own     one for all    one for all     -
 //	/etc/hostname, hosts kept          kept           new at start   new at start   -
 //	guest's socket      mounted        mounted        mounted; without shared       -
 //	  and program         read-only      read-only      folders the sandbox's own

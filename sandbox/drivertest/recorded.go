@@ -318,13 +318,13 @@ func recordedOOM(t *testing.T, b *bench) {
 	id, sh := b.startLimited("memory", sandbox.Limits{Memory: 192 << 20, PIDs: 500})
 	quiet := run(t, sh, guest.Run{Command: command("exec sleep 1241")})
 	for _, text := range []string{"exec tail /dev/zero", "tail /dev/zero; exit $?"} {
-		i := run(t, sh, guest.Run{Command: command(text)})
+		job := run(t, sh, guest.Run{Command: command(text)})
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		i, err := sh.WaitJob(ctx, i.ID)
+		i, err := sh.WaitJob(ctx, job.ID)
 		cancel()
 		if errors.Is(err, guest.ErrGone) {
 			sh = revive(t, b, id, sh)
-			for _, id := range []string{i.ID, quiet.ID} {
+			for _, id := range []string{job.ID, quiet.ID} {
 				i, err := sh.Job(t.Context(), id)
 				if !b.SavedDisk && (err != nil || i.Reason != guest.ReasonMemory || i.Exit == nil || i.Exit.Signal != "KILL") {
 					t.Errorf("of a sandbox that ran out of memory it is %+v, %v", i, err)
