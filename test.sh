@@ -229,7 +229,7 @@ status=0
 go tool gotestsum --format standard-quiet --hide-summary skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race \
 	--rerun-fails-report "$flaky" --packages "./sandbox/gvisor ./sandbox/docker . ./gateway ./sandbox/guest ./gateway/daemon ./..." \
-	-- "${race[@]}" -timeout 40m "$@" || status=$?
+	-- "${race[@]}" -timeout 60m "$@" || status=$?
 show_table
 if [ -s "$flaky" ]; then
 	heading "FLAKY: failed, and was run again"
