@@ -90,7 +90,7 @@ func terminalInterrupt(s *seat) {
 func terminalShell(s *seat) {
 	r := s.terminal("PS1='prompt: ' sh -i")
 	r.says("prompt: ")
-	r.types("sh -c 'echo go; exec sleep 1000'\n") // what says so is in the foreground
+	r.types("sh -c 'echo go; while :; do sleep 1; done'\n") // what says so is in the foreground
 	r.says("go\r\n")
 	r.types("\x03")
 	r.types("echo st=$?\n")
@@ -102,7 +102,7 @@ func terminalShell(s *seat) {
 func terminalStop(s *seat) {
 	r := s.terminal("PS1='prompt: ' sh -i")
 	r.says("prompt: ")
-	r.types("sh -c 'echo go; exec sleep 1000'\n") // what says so is in the foreground
+	r.types("sh -c 'echo go; while :; do sleep 1; done'\n") // what says so is in the foreground
 	r.says("go\r\n")
 	r.types("\x1a")
 	r.types("jobs\n")
