@@ -61,6 +61,7 @@ func (m *Manager) Fork(ctx context.Context, row store.Sandbox, f Forking) (child
 	if err == nil && forks {
 		memory, err = forker.Fork(ctx, ID(row.ID), specOf(child, o))
 		if state == Running {
+			m.begun(ctx, ID(row.ID)) // a beat may have found it standing still
 			l.interrupted(&PausedError{Sandbox: row.Name, Owner: row.Owner, Deed: "forked"})
 		}
 	} else if err == nil {

@@ -252,3 +252,43 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("there are %v, %v", all, err)
 	}
 }
+
+// A standing driver has what it forks stand still for so long that a beat sees it.
+type standing struct {
+	forking
+	beat func() error
+}
+
+func (s standing) Fork(ctx context.Context, from sandbox.ID, spec sandbox.Spec) (bool, error) {
+	still := func(paused bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.paused[from] = paused
+	}
+	still(true)
+	err := s.beat()
+	still(false)
+	if err != nil {
+		return false, err
+	}
+	return s.forking.Fork(ctx, from, spec)
+}
+
+// What stands still for its copy's sake counts as running right after, so that the copy
+// takes no place that there is not.
+func TestForkedCounts(t *testing.T) {
+	w, s := newSnapping(t)
+	w.use(standing{forking{s}, func() error { return w.Beat(t.Context()) }})
+	row := w.create("web")
+	lease, err := w.Wake(t.Context(), row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	if _, _, err := w.fork(row, "web2", nil); err != nil {
+		t.Fatal(err)
+	}
+	if running, err := w.db.RunningSandboxes(t.Context()); err != nil || len(running) != 1 || running[0].ID != row.ID {
+		t.Errorf("running: %+v, %v", running, err)
+	}
+}
