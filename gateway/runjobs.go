@@ -74,7 +74,7 @@ func (l *liveRun) appendJob(j jobEvent) error {
 		}
 		l.seq = last
 	}
-	e := agent.Event{Seq: l.seq + 1, Time: time.Now(), Type: agent.TypeSystem, Subtype: agent.SubtypeJob, Fields: map[string]any{
+	e := agent.Event{Time: time.Now(), Type: agent.TypeSystem, Subtype: agent.SubtypeJob, Fields: map[string]any{
 		"session_id": l.row.ID, "job": j.Job, "state": j.State, "exit_code": j.ExitCode, "bytes": j.Bytes,
 	}}
 	if j.Signal != "" {
@@ -83,18 +83,10 @@ func (l *liveRun) appendJob(j jobEvent) error {
 	if j.KilledBy != "" {
 		e.Fields["killed_by"] = j.KilledBy
 	}
-	mark(&e, l.row.Sandbox)
-	line, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	if err := l.runs.gate.db.AppendRunJob(ctx, l.row.ID, e.Seq, line, j.Job, j.State == jobStarted, e.Time); err != nil {
-		return err
-	}
-	l.seq = e.Seq
-	close(l.changed)
-	l.changed = make(chan struct{})
-	return nil
+	_, err := l.put(e, func(seq int64, line []byte) error {
+		return l.runs.gate.db.AppendRunJob(ctx, l.row.ID, seq, line, j.Job, j.State == jobStarted, e.Time)
+	})
+	return err
 }
 
 // watchJob waits for the end of a job, without keeping its sandbox from being idle, and

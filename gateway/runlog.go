@@ -34,12 +34,6 @@ type partial struct {
 func (l *liveRun) Append(ctx context.Context, e agent.Event) (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e.Seq = l.seq + 1
-	mark(&e, l.row.Sandbox)
-	line, err := json.Marshal(e)
-	if err != nil {
-		return 0, err
-	}
 	state := store.RunWorking
 	switch {
 	case e.Type == agent.TypeResult:
@@ -47,13 +41,32 @@ func (l *liveRun) Append(ctx context.Context, e agent.Event) (int64, error) {
 	case len(l.asks) > 0 || e.Type == agent.TypeControlRequest:
 		state = store.RunAsking
 	}
-	if err := l.runs.gate.db.AppendRunEvent(ctx, l.row.ID, e.Seq, []byte(l.redact.Load().String(string(line))), state, e.Time); err != nil {
+	return l.put(e, func(seq int64, line []byte) error {
+		return l.runs.gate.db.AppendRunEvent(ctx, l.row.ID, seq, line, state, e.Time)
+	})
+}
+
+// put gives an event the next number, has it kept without the values of secrets, and
+// tells those who follow. The caller holds mu.
+func (l *liveRun) put(e agent.Event, keep func(seq int64, line []byte) error) (int64, error) {
+	e.Seq = l.seq + 1
+	mark(&e, l.row.Sandbox)
+	line, err := json.Marshal(e)
+	if err != nil {
+		return 0, err
+	}
+	if err := keep(e.Seq, []byte(l.redact.Load().String(string(line)))); err != nil {
 		return 0, err
 	}
 	l.seq = e.Seq
+	l.announce()
+	return e.Seq, nil
+}
+
+// announce has those who follow the run look again. The caller holds mu.
+func (l *liveRun) announce() {
 	close(l.changed)
 	l.changed = make(chan struct{})
-	return e.Seq, nil
 }
 
 // mark gives an event what all have: a name of its own, and that of the sandbox.
@@ -84,8 +97,7 @@ func (l *liveRun) Show(e agent.Event) {
 func (l *liveRun) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	close(l.changed)
-	l.changed = make(chan struct{})
+	l.announce()
 }
 
 // wake has those who follow a run look again.
