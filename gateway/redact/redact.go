@@ -2,9 +2,10 @@
 // logs, audit rows, events, transcripts and recordings.
 //
 // A value is found raw, in base64 in whichever of its three alignments and either
-// alphabet, escaped for URLs in the usual ways and in JSON, and with the line ends of a terminal. It
-// does not matter how the text is cut into writes. What is held back in between is
-// never more than the longest form of a value.
+// alphabet, escaped for URLs in the usual ways and in JSON, and with the line ends of
+// a terminal. It does not matter how the text is cut into writes. What is held back in
+// between is never more than the longest form of a value. Base64 that is broken into
+// lines is not found if the value does not fit into one.
 //
 // All forms are looked for at once, by an automaton over the bytes (Aho and
 // Corasick, 1975), so the cost of a byte does not depend on how many secrets there

@@ -1,7 +1,7 @@
 // Package story tells stories of testscript: real clients against a gateway that is
-// a process of its own, with gVisor beneath. A story named after a case
-// shows that case. They share one gateway, and each has a sandbox called box in
-// its ssh_config; a story that needs a gateway for itself starts it.
+// a process of its own, with gVisor beneath. They share one gateway, and each has a
+// sandbox called box in its ssh_config; a story that needs a gateway for itself starts
+// it.
 //
 // Beyond what testscript has, stories can say:
 //

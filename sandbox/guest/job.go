@@ -208,9 +208,8 @@ func (j *job) openTerminal(t *Terminal, a account, attr *syscall.ProcAttr) error
 }
 
 // openPipes opens the three pipes, of which the first is only needed with input. The
-// guest's ends are polled, the job's ends
-// block, as programs expect, and are bare descriptors: each call of the kernel
-// saved here is felt in gVisor.
+// guest's ends are polled, the job's ends block, as programs expect, and are bare
+// descriptors: each call of the kernel saved here is felt in gVisor.
 func (j *job) openPipes(attr *syscall.ProcAttr, input bool) error {
 	for i, ours := range []**os.File{&j.stdin, &j.stdout, &j.stderr} {
 		if i == 0 && !input {
